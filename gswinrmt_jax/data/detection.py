@@ -31,7 +31,7 @@ _CROP_SIDES = (12 / 25, 3 / 4)
 
 
 class Objects(NamedTuple):
-  """The objects of an image, in pixels of the image as it is stored.
+  """The objects of an image, in pixels of the stored image as EXIF turns it.
 
   Attributes:
     boxes: float32 `[n, 4]`, x0 y0 x1 y1.
@@ -118,6 +118,15 @@ class ObjectSource(sources.TfdsSource):
     )
 
 
+def has_objects(source: sources.Source) -> bool:
+  """Returns whether any image has an object that is no crowd.
+
+  Raises:
+    UserError: If the objects of a record are damaged.
+  """
+  return not all(objects.crowds.all() for _, objects in source.described())
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
   """How records are prepared for training.
@@ -152,6 +161,7 @@ class Decoded(records.Decoded):
     most: Rows of the arrays of objects: the largest number of objects of an
       image in the split, rounded up to a multiple of 8.
     described: Width, height and objects of each record in the source.
+    has_masks: Whether all objects have masks.
   """
 
   def __init__(
@@ -189,9 +199,8 @@ class Decoded(records.Decoded):
     if training and not training.without_objects:
       rows = [row for row in rows if counts[row]]
     self._rows = np.array(rows, np.int32)
-    self.has_objects = any(counts)
-    with_masks = (found.masks is not None for _, found in self.described)
-    if training and training.mask_crop and not all(with_masks):
+    self.has_masks = all(x.masks is not None for _, x in self.described)
+    if training and training.mask_crop and not self.has_masks:
       raise UserError(
           'the objects have boxes without masks, and the head of the detector '
           'learns masks: set config.detector.head=retina'

@@ -17,7 +17,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import roi_align
 from gswinrmt_jax.ops.nms import Detections
 
-_LIMIT = 100  # detections of an image that COCO counts
+_LIMIT = 100  # detections of an image and a class that COCO counts
 # Name: index of the area range in COCO's arrays, and threshold of the IoU.
 _SCORES = {
     'ap': (0, None),
@@ -55,8 +55,14 @@ class Collector:
 
     Args:
       records: The records, whose objects are the truth.
+
+    Raises:
+      UserError: If there is no object.
     """
+    if all(objects.crowds.all() for _, objects in records.described):
+      raise UserError('the images to evaluate on have no objects')
     self._described, self._found = records.described, {}
+    self._has_masks = records.has_masks
     self._limit, self._not_finite = _LIMIT, 0
 
   def add(self, outputs: Mapping[str, np.ndarray]) -> None:
@@ -110,27 +116,27 @@ class Collector:
 
     They are 'ap', the mean over IoU thresholds .5 to .95, 'ap50', 'ap75',
     'ap_small', 'ap_medium', 'ap_large' (areas below 32 x 32, up to 96 x 96, and
-    above, in pixels of the stored images) and 'class_ap', for boxes; for masks
-    the same as 'mask_ap' and so on. There is no score of a size without
-    objects. A class without objects has the AP None, and no mean includes it.
-    'images' counts the images, and `detections` is the number per image that is
-    counted: 100, or more if the detector may return more.
+    above, in pixels of the stored images) and 'class_ap', for boxes; for masks,
+    if the objects have them, the same as 'mask_ap' and so on. There is no score
+    of a size without objects. A class without objects has the AP None, and no
+    mean includes it. 'images' counts the images, and `detections` is the number
+    per image and class that is counted: 100, or more if the detector may return
+    more.
 
     Args:
       num_classes: Number of classes.
 
     Raises:
-      UserError: If there is no object, or pycocotools is not installed.
+      UserError: If pycocotools is not installed.
     """
     truth = dataset(self._described, num_classes)
-    if all(each['iscrowd'] for each in truth['annotations']):
-      raise UserError('the evaluated images have no objects')
     found = self.results()
     scores = {'images': len(self._found), 'detections': self._limit}
     if self._not_finite:
       scores['not_finite'] = self._not_finite
     scores |= average_precision(truth, found, 'bbox', self._limit)
-    if any('masks' in image for image in self._found.values()):
+    with_masks = any('masks' in image for image in self._found.values())
+    if with_masks and self._has_masks:
       of_masks = average_precision(truth, found, 'segm', self._limit)
       scores |= {k.replace('ap', 'mask_ap', 1): of_masks[k] for k in of_masks}
     return scores

@@ -265,13 +265,13 @@ def _check_data(config, train, val):
     with _named('test_split'):  # Opens the split; decodes no image.
       test = datasets.open_source(data.name, data.test_split, data.dir, task)
   opened = {
-      'train_split': (train, train.source),
-      'val_split': (val, val.source),
-      'test_split': (None, test),
+      'train_split': train.source,
+      'val_split': val.source,
+      'test_split': test,
   }
-  for name, (records, source) in opened.items():
+  for name, source in opened.items():
     with _named(name):
-      if task == 'detection' and records and not records.has_objects:
+      if task == 'detection' and source and not detection.has_objects(source):
         raise UserError(f'no image of {data[name]!r} has an object')
       if task == 'segmentation' and source:
         if not segmentation.has_labels(source):

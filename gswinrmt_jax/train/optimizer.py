@@ -16,8 +16,9 @@ from gswinrmt_jax.weights import state_dict
 # Parameters of `models.block` that scale a residual branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 _DECAY_LOGIT = 'decay_logit'
-# Last layers, which Muon leaves to Adam, as its author does.
-_CLASSIFIERS = frozenset({'head', 'dense_head', 'classifier'})
+# Output layers, which Muon leaves to Adam, as its author does: of classifiers
+# and of detectors. That of a segmenter is all of its 'classifier'.
+_OUTPUTS = ('head', 'dense_head', 'classes', 'boxes', 'logits', 'deltas')
 _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's
 
 
@@ -78,9 +79,10 @@ def muon(
   so that one learning rate serves both (Liu et al., arXiv 2502.16982).
 
   Matrices are the kernels of linear layers and of convolutions over all
-  channels, these as [h w c_in, c_out]. Adam updates the layers that output the
-  classes, depthwise kernels, norms, biases, LayerScale and decay logits. The
-  arguments are those of `adamw`; `b1`, `b2` and `eps` are Adam's only.
+  channels, these as [h w c_in, c_out]. Adam updates the layers that output
+  classes, boxes or masks, depthwise kernels, norms, biases, LayerScale and
+  decay logits. The arguments are those of `adamw`; `b1`, `b2` and `eps` are
+  Adam's only.
   """
   matrices = optax.chain(
       optax.contrib.scale_by_muon(
@@ -120,9 +122,8 @@ def _optimizer_names(params):
     *layers, last = [entry.key for entry in path]
     # Depthwise kernels are [h, w, 1, c]. No other kernel has one input channel.
     matrix = leaf.ndim == 2 or (leaf.ndim == 4 and leaf.shape[2] > 1)
-    if last == 'kernel' and matrix and not _CLASSIFIERS & set(layers):
-      return 'muon'
-    return 'adam'
+    output = layers[-1] in _OUTPUTS or 'classifier' in layers
+    return 'muon' if last == 'kernel' and matrix and not output else 'adam'
 
   return jax.tree.map_with_path(name, params)
 

@@ -161,6 +161,42 @@ def test_one_coco_file_is_divided_and_needs_no_masks(root, capsys):
   assert {area for found in objects for area in found.areas} <= {32.5}
 
 
+def test_the_area_of_a_mask_takes_the_place_of_a_missing_one(root):
+  content = _coco([*_IMAGES])
+  for each in content['annotations']:
+    del each['area']
+    x = each['bbox'][0]
+    each['segmentation'] = [[x, 2, x + 6, 2, x + 6, 7, x, 7]]
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0.25', '--test=0')
+  source = datasets.open_source(
+      'things', 'train', str(root / 'data'), 'detection'
+  )
+  areas = {area for _, x in source.described() for area in x.areas}
+  assert areas == {30.0}  # 6 x 5 pixels; the box has 6.5 x 5
+
+
+def test_regions_to_ignore_are_crowds_and_need_no_masks(root, capsys):
+  content = _coco([*_IMAGES])
+  first, second, third, *_ = content['annotations']
+  first |= {'ignore': 1, 'segmentation': []}
+  second |= {'ignore': 1}
+  third |= {'ignore': 0}
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert 'train: of them 2 crowds, not trained on' in capsys.readouterr().out
+  source = datasets.open_source(
+      'things', 'train', str(root / 'data'), 'detection'
+  )
+  found = {
+      source.key(row): objects
+      for row, (_, objects) in enumerate(source.described())
+  }
+  assert found['a.png'].crowds.all() and not found['b.png'].crowds.any()
+  pixels = [runs[1::2].sum() for runs in found['a.png'].masks]
+  assert pixels[0] == pixels[1] > 0  # of equal boxes
+
+
 def test_many_classes_are_counted_as_smallest_median_and_largest(root, capsys):
   content = _coco([*_IMAGES])
   content['categories'] += [{'id': 200 + i, 'name': str(i)} for i in range(9)]
@@ -259,6 +295,31 @@ def test_the_size_of_an_image_that_exif_rotates(root):
       match=r'has 12 x 20 pixels after its EXIF rotation, in .*n 20 x 12',
   ):
     _prepare(root, '--boxes', path, '--val=0', '--test=0')
+
+
+@pytest.mark.parametrize('orientation', [3, 6])
+def test_objects_are_where_exif_shows_them(root, orientation):
+  """3 is upside down, 6 a quarter turn: 20 x 12 becomes 12 x 20."""
+  exif = PIL.Image.Exif()
+  exif[0x0112] = orientation
+  image = PIL.Image.open(root / 'images' / 'a.png')
+  image.save(root / 'images' / 'a.png', exif=exif)
+  boxes = root / 'labels'
+  boxes.mkdir()
+  (root / 'data.yaml').write_text('names: [ring]\n')
+  (boxes / 'a.txt').write_text('0 0.5 0.5 1 1')
+  _prepare(root, '--boxes', boxes, '--val=0', '--test=0')
+  source = datasets.open_source(
+      'things', 'train', str(root / 'data'), 'detection'
+  )
+  keys = [source.key(row) for row in range(len(source))]
+  described, row = [*source.described()], keys.index('a.png')
+  size, objects = described[row]
+  assert size == source[row][0].size == {3: (20, 12), 6: (12, 20)}[orientation]
+  np.testing.assert_array_equal(objects.boxes, [[0, 0, *size]])
+  assert detection.Decoded(source).read(row, None)['extents'].tolist() == [
+      *size[::-1]
+  ]
 
 
 def test_sizes_may_be_text(root, capsys):
@@ -491,6 +552,9 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, capsys):
   _prepare(root, '--boxes', boxes, '--val', root / 'val.txt')
   said = capsys.readouterr().out
   assert 'train 6, val 2 images of 2 classes (cat, dog)' in said
+  assert (
+      "  warning: class 'cat' has no objects in train but crowds, which are not"
+  ) in said
   assert 'train: 6 boxes without width or height, left out' in said
   source = datasets.open_source(
       'things', 'val', str(root / 'data'), 'detection'
@@ -535,6 +599,7 @@ def test_yolo_has_shares_of_the_image(root, capsys):
     _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
   for line, said in (
       ('1 0.1 0.1 0.9 0.1 0.9 0.9', r'polygons \(segmentation\) are not read'),
+      ('1 0.5 0.5 0.5 0.25 0.99', "YOLO's predictions are not read, only its"),
       ('1 0.5 0.5 -0.5 0.25', 'line 1 has a negative width or height'),
   ):
     (boxes / 'a.txt').write_text(line)
@@ -551,6 +616,36 @@ def test_yolo_has_shares_of_the_image(root, capsys):
       UserError, match=r'nor the two folders above it .*with --classes FILE'
   ):
     _prepare(root, '--boxes', boxes)
+
+
+def test_a_list_names_each_image_once(root):
+  boxes = root / 'labels'
+  for folder in ('left', 'right'):
+    (root / 'images' / folder).mkdir()
+    (boxes / folder).mkdir(parents=True)
+    for name in ('a', 'z'):
+      image = PIL.Image.new('RGB', (20, 12), ord(name))
+      image.save(root / 'images' / folder / f'{name}.png')
+  (root / 'data.yaml').write_text('names: [ring]\n')
+  for name in ('a', 'b'):
+    (boxes / f'{name}.txt').write_text('0 0.5 0.5 0.5 0.25\n')
+  val, test = root / 'val.txt', root / 'test.txt'
+  for lines, said in (
+      ('z', '--val .*: z may be left/z.png or right/z.png'),
+      ('a\na.png', '--val .*: a.png is there twice'),
+      ('right/z', '--test .*: right/z.png is for val, too'),
+  ):
+    val.write_text(lines)
+    test.write_text('right/z.png\n')
+    with pytest.raises(UserError, match=said):
+      _prepare(root, '--boxes', boxes, '--val', val, '--test', test)
+  val.write_text('c\na\nleft/z')  # a.png, not left/a.png or right/a.png
+  _prepare(root, '--boxes', boxes, '--val', val, '--test', test)
+  source = datasets.open_source(
+      'things', 'val', str(root / 'data'), 'detection'
+  )
+  keys = {source.key(row) for row in range(len(source))}
+  assert keys == {'a.png', 'c.png', 'left/z.png'}
 
 
 def test_pixels_are_no_values_of_yolo(root, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from gswinrmt_jax.models.dense import rcnn
 from gswinrmt_jax.ops import roi_align
+from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
 _SYSTEMS = ('mask_rcnn', 'cascade')
@@ -187,6 +188,34 @@ def test_mask_targets(system, path):
     )
     bits = np.unpackbits(want[f'{name}/mask_targets'])[: got.size]
     np.testing.assert_array_equal(np.ravel(got), bits)
+
+
+@pytest.mark.parametrize(
+    ('stage', 'of_proposal'),
+    [(rcnn.MASK_STAGES[0], 2), (rcnn.CASCADE_STAGES[0], 1)],
+)
+def test_objects_join_the_boxes_after_the_assignment(stage, of_proposal):
+  """The proposal has IoUs of 0.8 and 0.75 with the first two objects.
+
+  With low quality, the second takes it, since it has no better proposal. Equal
+  objects find themselves each; the fifth is empty, the last row is unused.
+  """
+  twin = [200, 200, 240, 240]
+  objects = [[0, 0, 100, 100], [0, 0, 100, 60], twin, twin, [9, 9, 9, 20], twin]
+  truth = Truth(
+      jnp.array(objects, float),
+      jnp.array([0, 1, 2, 0, 1, 2]),
+      jnp.array([True] * 5 + [False]),
+  )
+  proposals = jnp.array([[0.0, 0, 100, 80], [300, 300, 310, 310]])
+  rois = _model('mask_rcnn')._draw(
+      truth, proposals, jnp.ones(2, bool), None, stage.rule
+  )
+  used = rois.valid
+  assert rois.assigned[used].tolist() == [1, 2, 3, 4, of_proposal, 0]
+  assert rois.labels[used].tolist() == [0, 1, 2, 0, of_proposal - 1, 3]
+  assert rois.is_truth[used].tolist() == [True] * 4 + [False] * 2
+  np.testing.assert_array_equal(rois.boxes[used][4:], proposals)
 
 
 @functools.cache

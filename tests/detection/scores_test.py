@@ -97,7 +97,7 @@ def test_without_detections_and_without_objects():
   assert detection.Collector(records).scores(2)['ap'] == 0
   empty = data_lib.Decoded(tiny_objects.scenes(0, [0, 0]))
   with pytest.raises(UserError, match='have no objects'):
-    detection.Collector(empty).scores(2)
+    detection.Collector(empty)
 
 
 def test_the_table_has_every_class():

@@ -461,15 +461,25 @@ def test_each_part_of_a_batch_has_its_own_dropout():
   assert metrics['accuracy'] - metrics['loss'] ** 2 > 1e-4
 
 
-@pytest.mark.parametrize('base', ['classes', 'pixels', 'uper'])
-def test_muon_leaves_classifiers_to_adam(base):
+@pytest.mark.parametrize(
+    ('base', 'output'),
+    [
+        ('classes', "['head']['kernel']"),
+        ('pixels', "['classifier']['conv']['kernel']"),
+        ('uper', "['classifier']['conv']['kernel']"),
+        ('boxes', "['classes']['kernel']"),
+        ('masks', "['logits']['kernel']"),
+    ],
+)
+def test_muon_leaves_outputs_to_adam(base, output):
   config = _recipe(base)
   config.optimizer.name = 'muon'
   with _opened(config) as run:
     state = run.trainer.target.opt_state
   flat = jax.tree_util.tree_flatten_with_path(state)[0]
   adam = [jax.tree_util.keystr(path) for path, _ in flat if 'adam' in str(path)]
-  classifier = "['head']" if base == 'classes' else "['classifier']"
-  assert any(classifier in path and "['kernel']" in path for path in adam)
+  assert any(path.endswith(output) for path in adam)
   muon = [jax.tree_util.keystr(path) for path, _ in flat if 'muon' in str(path)]
-  assert muon and not any(classifier in path for path in muon)
+  assert muon and not any(path.endswith(output) for path in muon)
+  if base in ('boxes', 'masks'):  # of a neck or a tower
+    assert any("['head']" in path for path in muon)

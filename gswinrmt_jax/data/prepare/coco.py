@@ -85,8 +85,7 @@ def find(
           f'{root}, the first is {file.images[0]["file_name"]}'
       )
     for annotation in file.annotations:
-      name = names[annotation['image_id']]
-      if name and not annotation.get('ignore'):
+      if name := names[annotation['image_id']]:
         objects[name].append(annotation)
   labels = {number: label for label, number in enumerate(categories)}
 
@@ -142,14 +141,18 @@ def _file_names(file, there):
 
 
 def _with_masks(objects):
-  """Returns whether all objects have masks; a note if only some have."""
-  without = [
-      name
+  """Returns whether all objects have masks; a note if only some have.
+
+  Regions to ignore need none: `_found` gives them that of their box.
+  """
+  masks = [
+      (name, each.get('segmentation'))
       for name, found in objects.items()
       for each in found
-      if not each.get('segmentation')
+      if not each.get('ignore')
   ]
-  total = sum(map(len, objects.values()))
+  without = [name for name, mask in masks if not mask]
+  total = len(masks)
   if not 0 < len(without) < total:
     return total > 0 and not without, []
   return False, [
@@ -298,11 +301,15 @@ def _found(annotation, labels):
     area = None if area is None else float(area)
   except (ValueError, TypeError):
     raise ValueError(f'{which}: area is no number: {area!r}') from None
+  box = left, top, right, bottom = x, y, x + width, y + height
+  mask = annotation.get('segmentation')
+  if annotation.get('ignore') and not mask:
+    mask = [[left, top, right, top, right, bottom, left, bottom]]
   return Found(
       labels[annotation['category_id']],
-      (x, y, x + width, y + height),
-      bool(annotation.get('iscrowd')),
+      box,
+      bool(annotation.get('iscrowd') or annotation.get('ignore')),
       area,
-      annotation.get('segmentation'),
+      mask,
       which,
   )

@@ -1,6 +1,6 @@
 """Objects in files: VOC's XML and YOLO's text; COCO's JSON is in `coco`."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 import hashlib
 import os
@@ -160,10 +160,11 @@ class _Yolo:
     for number, line in enumerate(lines, 1):
       if not line.strip():
         continue
-      if len(line.split()) > 5:
+      if (numbers := len(line.split())) > 5:
+        what = 'polygons (segmentation)' if numbers > 6 else 'predictions'
         raise ValueError(
             f'has {path}, whose line {number} has more than five numbers: '
-            "YOLO's polygons (segmentation) are not read, only its boxes"
+            f"YOLO's {what} are not read, only its boxes"
         )
       try:
         label, *shares = line.split()
@@ -244,20 +245,33 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
 
 def _listed(images, lists):
   """Returns the images by split; those in no list are for training."""
-  by_name = {}
+  # A line may be a path, a path without suffix, or the last part of that.
+  paths, stems, ends = (defaultdict(list) for _ in range(3))
   for image in images:
     stem = os.path.splitext(image.file_name)[0]
-    for name in (image.file_name, stem, os.path.basename(stem)):
-      by_name[name] = image
+    paths[image.file_name].append(image)
+    stems[stem].append(image)
+    ends[os.path.basename(stem)].append(image)
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
     for name in side_files.read_lines(f'--{split}', path):
-      image = by_name.get(name) or by_name.get(os.path.splitext(name)[0])
-      if image is None:
+      stem = os.path.splitext(name)[0]
+      places = paths.get(name), stems.get(name), stems.get(stem)
+      places = *places, ends.get(name), ends.get(stem)
+      found = next(filter(None, places), [])
+      if not found:
         raise UserError(f'--{split} {path}: {name} is not among the images')
-      if taken.setdefault(image.file_name, split) != split:
-        raise UserError(f'{image.file_name} is for val and for test')
-      splits[split].append(image)
+      image, *others = (each.file_name for each in found)
+      if others:
+        raise UserError(
+            f'--{split} {path}: {name} may be {image} or {others[0]}'
+        )
+      if image in taken:
+        other = taken[image]
+        also = 'there twice' if other == split else f'for {other}, too'
+        raise UserError(f'--{split} {path}: {image} is {also}')
+      taken[image] = split
+      splits[split] += found
   splits['train'] = [i for i in images if i.file_name not in taken]
   return splits

@@ -47,7 +47,8 @@ class Found(NamedTuple):
     label: Its class.
     box: x0 y0 x1 y1 in pixels.
     crowd: As in `detection.Objects`.
-    area: In square pixels; None for that of the box.
+    area: In square pixels; None for that of the mask, or without one, of the
+      box.
     mask: Polygons, or runs, as in COCO; None if there is none.
     which: How messages name it.
   """
@@ -85,9 +86,10 @@ class ObjectLabels(ClassLabels):
     self.read, self.num_classes, self.masks = read, num_classes, masks
     self.hints = hints or {}
     self.findings = (
+        ('seen', 'i4', (2,)),  # width and height, as EXIF turns the image
         ('object_digest', 'u8'),
         ('objects_by_class', 'i4', (num_classes,)),
-        ('crowds', 'i4'),
+        ('crowds_by_class', 'i4', (num_classes,)),
         ('sides', 'O'),  # of all boxes: sqrt(width height), without crowds
         *((name, 'i4') for name in _ODD),
         ('beyond', 'i4'),  # of those cut, by more than a pixel
@@ -123,16 +125,20 @@ class ObjectLabels(ClassLabels):
       kept.append(found._replace(box=tuple(cut.tolist())))
     boxes = np.array([found.box for found in kept], np.float64).reshape(-1, 4)
     sides = boxes[:, 2:] - boxes[:, :2]
+    areas, masks = sides.prod(1), None
+    if self.masks:
+      masks = tuple(_runs(found, size) for found in kept)
+      areas = [runs[1::2].sum() for runs in masks]
     areas = [
         area if found.area is None else found.area
-        for found, area in zip(kept, sides.prod(1), strict=True)
+        for found, area in zip(kept, areas, strict=True)
     ]
     objects = detection_lib.Objects(
         boxes.astype(np.float32),
         np.array([found.label for found in kept], np.int32),
         np.array([found.crowd for found in kept], bool),
         np.array(areas, np.float64),
-        tuple(_runs(found, size) for found in kept) if self.masks else None,
+        masks,
     )
     return objects, [found.which for found in kept], odd
 
@@ -143,10 +149,11 @@ class ObjectLabels(ClassLabels):
     content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
     boxes = objects.boxes[~objects.crowds]
     compared, elsewhere = _compared(objects, picture.size)
+    labels = objects.labels, objects.labels[objects.crowds]
     return (
+        picture.size,
         image_paths.digest(content),
-        np.bincount(objects.labels, minlength=self.num_classes),
-        objects.crowds.sum(),
+        *(np.bincount(each, minlength=self.num_classes) for each in labels),
         np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(1)).tolist(),
         *(odd[name] for name in (*_ODD, 'beyond')),
         len(compared),
@@ -162,7 +169,7 @@ class ObjectLabels(ClassLabels):
       UserError: See above.
     """
     train = table[: len(collection.splits['train'])]
-    if not train['objects_by_class'].sum() - train['crowds'].sum():
+    if not (train['objects_by_class'] - train['crowds_by_class']).any():
       reason = ''
       if count := int(train['outside'].sum()):
         reason = f': {_ODD["outside"].format(counted(count, "box", "boxes"))}'
@@ -184,7 +191,7 @@ class ObjectLabels(ClassLabels):
     sides = [side for of_image in table['sides'] for side in of_image]
     return {
         'objects_by_class': by_class.sum(0).tolist(),
-        'crowds': int(table['crowds'].sum()),
+        'crowds_by_class': table['crowds_by_class'].sum(0).tolist(),
         'most_objects': int(by_class.sum(1).max(initial=0)),
         'without_objects': int((by_class.sum(1) == 0).sum()),
         'masks': self.masks,
@@ -210,7 +217,7 @@ class ObjectLabels(ClassLabels):
           f'{" with masks" * masks}, at most {found["most_objects"]:,} '
           f'in an image; {classes}'
       )
-      if count := found['crowds']:
+      if count := sum(found['crowds_by_class']):
         yield f'  {split}: of them {counted(count, "crowd")}, not trained on'
       if sides := found['sides']:
         said = ' / '.join(f'{side:,.1f}' for side in sides.values())
@@ -233,10 +240,12 @@ class ObjectLabels(ClassLabels):
         yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
       yield '  training says what sides are after resizing (anchor_scale)'
-    train = report['splits']['train']['objects_by_class']
-    for name, count in zip(names, train, strict=True):
-      if not count:
-        yield f'  warning: class {name!r} has no objects in train'
+    train = report['splits']['train']
+    counts = train['objects_by_class'], train['crowds_by_class']
+    for name, count, crowds in zip(names, *counts, strict=True):
+      if count == crowds:
+        but = ' but crowds, which are not trained on' if crowds else ''
+        yield f'  warning: class {name!r} has no objects in train{but}'
 
   def features(self, class_names: Sequence[str]) -> dict[str, Any]:
     """Returns the features of TFDS that hold the objects."""
@@ -268,16 +277,14 @@ class ObjectLabels(ClassLabels):
 
   def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
     """Returns the values of `features` for an image."""
-    # EXIF may turn an image; its objects are where they are seen.
-    size = int(finding['width']), int(finding['height'])
-    seen = size[::-1] if finding['turned'] else size
-    objects, *_ = self.objects(image, seen)
+    size = tuple(finding['seen'].tolist())
+    objects, *_ = self.objects(image, size)
     values = {
         detection_lib.LABELS: objects.labels.tolist(),
         'boxes': objects.boxes,
         'crowds': objects.crowds,
         'areas': objects.areas,
-        'stored_size': np.array(size, np.int32),
+        'stored_size': finding['seen'],
     }
     if self.masks:
       values['runs'] = np.concatenate([np.zeros(0, np.int32), *objects.masks])

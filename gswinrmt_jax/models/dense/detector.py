@@ -88,14 +88,15 @@ class Detector(nn.Module):
     Raises:
       ValueError: As `Backbone.features`.
     """
-    sizes, valid = extents, extents
+    sizes, valid, side = extents, extents, self.round_extents
     if extents is None:
       sizes = jnp.tile(jnp.array([x.shape[1:3]]), (x.shape[0], 1))
-    elif self.round_extents > 1:
+    elif side > 1:
       padding.check(extents, x.shape)
-      side = self.round_extents
-      valid = jnp.minimum(-(-extents // side) * side, jnp.array([x.shape[1:3]]))
+      valid = -(-extents // side) * side
       x = padding.fill(x, extents)
+    missing = [(0, -length % side) for length in x.shape[1:3]]
+    x = jnp.pad(x, [(0, 0), *missing, (0, 0)])
     maps = self.backbone.features(x, train=train, extents=valid)
     return self.head(
         list(maps.values()), sizes, valid, train=train, truth=truth

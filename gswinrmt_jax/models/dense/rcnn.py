@@ -6,6 +6,7 @@ from the boxes of the stage before it, and asks for a higher IoU.
 """
 
 from collections.abc import Sequence
+import functools
 from typing import NamedTuple
 
 import jax
@@ -246,12 +247,8 @@ class RCNN(DetectionHead):
     """
     found = []
     for index, stage in enumerate(self.stages):
-      keys = self._keys(len(boxes))
-
-      def draw(truth, boxes, valid, key, rule=stage.rule):
-        return self._draw(truth, boxes, valid, key, rule)
-
-      rois = jax.vmap(draw)(truth, boxes, valid, keys)
+      draw = functools.partial(self._draw, rule=stage.rule)
+      rois = jax.vmap(draw)(truth, boxes, valid, self._keys(len(boxes)))
       pooled = self.pool(levels, rois.boxes, extents, BOX_BINS)
       logits, deltas = self.box_heads[index](pooled, rois.valid, train=train)
       first = rois.boxes[:, : max(self.roi_samples // 4, 1)]
@@ -265,10 +262,16 @@ class RCNN(DetectionHead):
     return tuple(found)
 
   def _draw(self, truth, boxes, valid, key, rule):
-    """Returns the boxes of one image to train on, objects included."""
-    boxes = jnp.concatenate([truth.boxes.astype(boxes.dtype), boxes])
-    valid = jnp.concatenate([truth.valid, valid])
+    """Returns the boxes of one image to train on, objects included.
+
+    The objects join after the assignment, each to find itself: before, each
+    would be its own best box, and `Rule.low_quality` would have no effect.
+    """
+    own = truth.valid & ~boxes_lib.is_empty(truth.boxes)
+    own = jnp.where(own, jnp.arange(1, len(own) + 1), assignment.IGNORED)
     assigned = assignment.assign(boxes, valid, truth, rule)
+    assigned = jnp.concatenate([own.astype(assigned.dtype), assigned])
+    boxes = jnp.concatenate([truth.boxes.astype(boxes.dtype), boxes])
     index, used = assignment.sample(
         assigned,
         key,
