@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
+from gswinrmt_jax.data.detection import pycocotools
 from gswinrmt_jax.evals import detection
 from gswinrmt_jax.terminal import printable
 
@@ -94,7 +95,7 @@ class ObjectDetections:
       if self.cells is not None:
         size = self.pixels.shape[:2]
         runs = detection.encode(self.cells[row], self.boxes[row], size)
-        found['area'] = float(self._mask(row).sum())
+        found['area'] = float(pycocotools('mask').area(runs))
         found['segmentation'] = runs | {'counts': runs['counts'].decode()}
       results.append(found)
     return results

@@ -100,6 +100,17 @@ def test_without_detections_and_without_objects():
     detection.Collector(empty)
 
 
+def test_masks_are_scored_if_the_objects_have_them():
+  scenes = tiny_objects.SPLITS['val']
+  objects = [found._replace(masks=None) for found in scenes.objects]
+  records = data_lib.Decoded(data_lib.Scenes(scenes.images, objects))
+  collector = detection.Collector(records)
+  for outputs in _perfect(records, range(7), masks=True):
+    collector.add(outputs)
+  scores = collector.scores(2)
+  assert scores['ap'] == 1 and 'mask_ap' not in scores
+
+
 def test_the_table_has_every_class():
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
   collector = detection.Collector(records)

@@ -14,11 +14,12 @@ import tiny_objects
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import detection, segmentation
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import detection as scores_lib
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import losses
+from gswinrmt_jax.train import losses, train_loop
 from gswinrmt_jax.weights import load
 
 
@@ -32,6 +33,24 @@ def _runs(launcher, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
   tiny_objects.install(monkeypatch)
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+def test_a_split_without_objects_is_told_before_training(
+    split, tmp_path, monkeypatch
+):
+  """The fourth object of an image is a crowd, here the only one."""
+  scenes = tiny_objects.scenes(3, [0, 4])
+  of_crowd = detection.Objects(
+      *(x[3:] for x in scenes.objects[1][:4]), scenes.objects[1].masks[3:]
+  )
+  scenes = detection.Scenes(scenes.images, [scenes.objects[0], of_crowd])
+  monkeypatch.setitem(tiny_objects.SPLITS, split, scenes)
+  with pytest.raises(
+      UserError, match=f"{split}_split: no image of '{split}' has an object"
+  ):
+    train_loop.train(tiny_objects.recipe(), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 def test_a_killed_run_resumes_bit_for_bit(runs):
