@@ -1,6 +1,5 @@
 """Tests the public API: models by name, init against Flax's, and NNX."""
 
-import dataclasses
 import functools
 import pathlib
 
@@ -16,12 +15,12 @@ import gswinrmt_jax
 from gswinrmt_jax.models import factory, layers
 
 _SMALL = {
-    'widths': (8, 16),
-    'depths': (1, 1),
-    'num_heads': (1, 2),
-    'mlp_ratios': (2, 2),
-    'decay_ranges': (4, 6),
-    'layer_scale': (1e-2, 1e-2),
+    'widths': (8,),
+    'depths': (1,),
+    'num_heads': (2,),
+    'mlp_ratios': (2,),
+    'decay_ranges': (4,),
+    'layer_scale': (1e-2,),
     'drop_path_rate': 0.0,
 }
 
@@ -68,8 +67,8 @@ def test_init_equals_flaxs_own(model, variables, images):
 
 
 def test_init_refuses_images_that_the_model_does_not_take(model):
-  with pytest.raises(ValueError, match='at least 8x8'):
-    gswinrmt_jax.init(model, jax.random.key(0), (7, 16))
+  with pytest.raises(ValueError, match='at least 4x4'):
+    gswinrmt_jax.init(model, jax.random.key(0), (3, 16))
 
 
 @pytest.mark.parametrize('shape', [(3,), (64,), (5, 13), (3, 3, 4, 8)])
@@ -91,8 +90,13 @@ def test_models_refuse_pixels(model, variables, dtype, monkeypatch):
     model.apply(variables, jnp.zeros((1, 16, 16, 3), dtype), train=False)
 
 
-def test_a_changed_model_says_so(model):
-  fields = dataclasses.asdict(model.arch)
+def test_a_changed_model_says_so():
+  fields = {
+      'widths': (8, 16),
+      'depths': (1, 1),
+      'num_heads': (1, 2),
+      'mlp_ratios': (2, 2),
+  }
   assert factory.describe('retention_compact', fields, 19358) == (
       'retention_compact with widths 8 16, depths 1 1, num_heads 1 2, '
       '..., 19,358 parameters'
@@ -113,7 +117,7 @@ def test_nnx_forward_is_the_same(model, variables, images):
   want = model.apply(variables, image, train=False)
   np.testing.assert_array_equal(module(image), want)
   maps = module(image, method='features')
-  assert maps['stage2'].shape == (1, 2, 3, 16)
+  assert maps['stage1'].shape == (1, 4, 6, 8)
 
 
 def test_an_nnx_step_is_ours(model, variables, images):

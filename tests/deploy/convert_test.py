@@ -1,5 +1,6 @@
 """Tests conversion of PyTorch checkpoints of RMT."""
 
+import dataclasses
 import io
 
 import jax
@@ -10,7 +11,7 @@ import random_variables
 import released_rmt
 import torch_pickles
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert
 from gswinrmt_jax.errors import UserError
@@ -50,13 +51,16 @@ def _convert(source, out, **settings):
 
 
 def test_the_folder_has_the_weights(folder):
-  found = load.load(folder)
-  want = released_rmt.arrays()
-  model = found.card.make_model()
-  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(
-      found.variables, want['x']
+  """Of the model whose logits `released_rmt_test` compares."""
+  found, model = load.load(folder), released_rmt.model()
+  fields = {**found.card.fields, 'drop_path_rate': model.arch.drop_path_rate}
+  card = dataclasses.replace(found.card, fields=fields)
+  assert card.make_model() == model
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      dict(found.variables),
+      weights.from_torch_state_dict(released_rmt.state_dict(), model),
   )
-  np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-5)
   assert found.card.num_classes == 10
   assert found.card.image_size == (224, 224) and found.card.crop == 0.875
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
+import random_variables
 import released_rmt
 
 from gswinrmt_jax import terminal as terminal_lib
@@ -35,6 +36,31 @@ _EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples' / 'images'
 @pytest.fixture(scope='module')
 def loaded():
   return load.load_model(_NAME)
+
+
+@pytest.fixture(scope='module')
+def small(tmp_path_factory):
+  """Returns a file of random weights: two stages of one block, for digits."""
+  card = weights_lib.read_card(_NAME)
+  sizes = {
+      'widths': (8, 16),
+      'depths': (1, 1),
+      'num_heads': (1, 1),
+      'mlp_ratios': (1.0, 1.0),
+      'decay_ranges': (4.0, 4.0),
+      'layer_scale': (0.1, 0.1),
+  }
+  card = dataclasses.replace(card, fields={**card.fields, **sizes})
+  variables = random_variables.nested(card.make_model(), (1, 32, 32, 3))
+  path = tmp_path_factory.mktemp('small') / 'model.safetensors'
+  safetensors_file.write(path, variables, card)
+  return path
+
+
+@pytest.fixture(autouse=True)
+def _five_at_a_time(monkeypatch):
+  """Lets all tests share two programs, for five images and for one."""
+  monkeypatch.setattr(classifier, '_BATCH', 5)
 
 
 @pytest.fixture(scope='module')
@@ -129,6 +155,7 @@ def test_what_is_preprocessed_is_the_models_input(loaded, digits):
   np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-6)
   apply = jax.jit(loaded.model.apply, static_argnames='train')
   logits = apply(loaded.variables, jnp.asarray(x)[None], train=False)
+  np.testing.assert_allclose(loaded.logits(path), logits, rtol=1e-5, atol=1e-5)
   probabilities = jax.nn.softmax(logits)[0]
   found = loaded.predict(path, 10)
   np.testing.assert_allclose(
@@ -141,24 +168,17 @@ def test_a_prediction_prints_as_a_table():
   assert str(one) == 'a.png\n   87.50%  cat\n   12.50%  dog'
 
 
-def test_logits_and_embeddings(loaded, digits, monkeypatch):
+def test_logits_and_embeddings(loaded, digits):
   """The logits are a linear map of the embeddings, in batches of any size."""
   paths, _ = digits
   logits, vectors = loaded.logits(paths), loaded.embed(paths)
   assert logits.shape == (12, 10) and vectors.shape == (12, 64)
   assert logits.dtype == vectors.dtype == np.float32
-  x = np.stack([loaded.preprocess(path) for path in paths])
-  apply = jax.jit(loaded.model.apply, static_argnames='train')
-  want = apply(loaded.variables, x, train=False)
-  np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-5)
   head = jax.tree.map(np.asarray, loaded.variables['params']['head'])
   np.testing.assert_allclose(
       vectors @ head['kernel'] + head['bias'], logits, rtol=1e-5, atol=1e-5
   )
-  monkeypatch.setattr(classifier, '_BATCH', 5)
-  for method, whole in ((loaded.logits, logits), (loaded.embed, vectors)):
-    np.testing.assert_allclose(method(paths), whole, atol=1e-5)
-    np.testing.assert_allclose(method(paths[0]), whole[:1], atol=1e-5)
+  np.testing.assert_allclose(loaded.logits(paths[0]), logits[:1], atol=1e-5)
 
 
 def test_the_projection_head_is_part_of_the_embedding():
@@ -229,26 +249,24 @@ def test_images_of_any_size(loaded):
   assert loaded.pixels(tall).shape == (32, 32, 3)
 
 
-def test_another_image_size_is_said_once(digits, capsys):
+def test_another_image_size_is_said_once(small, digits, capsys):
   for size, lines in ((None, 0), (32, 0), (48, 1)):
     load.load_model(_NAME, image_size=size)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == lines
   assert said[0].startswith(f'{_NAME} was trained for 32 x 32 pixels: at 48')
-  arguments = ['predict', _NAME, str(digits[0][0]), '--image-size=40']
+  arguments = ['predict', str(small), str(digits[0][0]), '--image-size=40']
   assert main.main(arguments) == 0
   printed = capsys.readouterr()
   assert 'trained for 32 x 32 pixels: at 40 x 40' in printed.err
   assert 'trained for' not in printed.out
 
 
-def test_batches_do_not_matter(loaded, digits, monkeypatch):
+def test_batches_do_not_matter(loaded, digits):
+  """Twelve images are five, five and two; or one at a time."""
   paths, _ = digits
-  whole = loaded.predict(paths, 10)
-  # 12 = 5 + 5 + 2; programs of 12 and 5 images are compiled for other tests.
-  monkeypatch.setattr(classifier, '_BATCH', 5)
-  parts = loaded.predict(paths, 10)
-  for one, other in zip(whole, parts, strict=True):
+  alone = [loaded.predict(path, 10) for path in paths]
+  for one, other in zip(alone, loaded.predict(paths, 10), strict=True):
     assert (one.image, one.labels) == (other.image, other.labels)
     np.testing.assert_allclose(
         one.probabilities, other.probabilities, atol=1e-6
@@ -256,7 +274,7 @@ def test_batches_do_not_matter(loaded, digits, monkeypatch):
 
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
-  """`test_maps_beside_the_prediction` loads the model that it names."""
+  """`test_an_unreadable_image_has_a_line_of_its_own` loads what it names."""
   monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   paths, labels = digits
   broken = tmp_path / 'broken.png'
@@ -400,9 +418,8 @@ def test_the_time_left_is_shown(monkeypatch):
   assert said.getvalue() == '30 of 120 images  3 img/s  ETA 30s\n'
 
 
-def test_images_are_read_in_batches(loaded, digits, monkeypatch):
+def test_images_are_read_in_batches(loaded, digits):
   """A folder may have more images than fit in memory."""
-  monkeypatch.setattr(classifier, '_BATCH', 5)
   paths, read = digits[0], []
   found = loaded.predict_each(read.append(path) or path for path in paths)
   next(found)
@@ -432,10 +449,10 @@ def test_an_unreadable_image_has_a_line_of_its_own(monkeypatch):
   ]
 
 
-def test_maps_beside_the_prediction(digits, tmp_path, capsys):
+def test_maps_beside_the_prediction(small, digits, tmp_path, capsys):
   path = str(digits[0][0])
   out = tmp_path / 'maps'
-  arguments = ['predict', _NAME, path, f'--maps={out}', '--point=20,9']
+  arguments = ['predict', str(small), path, f'--maps={out}', '--point=20,9']
   assert main.main(arguments) == 0
   drawn = sorted(file.name for file in (out / '00').iterdir())
   assert drawn == [
@@ -469,25 +486,27 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
   assert said in printed and printed.count('\n') == 1
 
 
-def test_a_backbone_has_maps_and_no_classes(loaded):
-  weights = weights_lib.load(pathlib.Path(_NAME))
+def test_a_backbone_has_maps_and_no_classes(small):
+  weights = weights_lib.load(small)
   headless = dataclasses.replace(weights.card, num_classes=0, class_names=())
-  params = {k: v for k, v in loaded.variables['params'].items() if k != 'head'}
-  variables = {**loaded.variables, 'params': params}
+  params = {k: v for k, v in weights.variables['params'].items() if k != 'head'}
+  variables = {**weights.variables, 'params': params}
   backbone = classifier.LoadedClassifier(
       dataclasses.replace(weights, card=headless, variables=variables)
   )
   paths = sorted(_EXAMPLES.glob('*.png'))[:2]
-  want = loaded.features(paths)
-  for name, found in backbone.features(paths).items():
+  want = classifier.LoadedClassifier(weights).features(paths)
+  features = backbone.features(paths)
+  assert features.keys() == want.keys() == {'stage1', 'stage2'}
+  for name, found in features.items():
     assert len(found) == 2
     np.testing.assert_allclose(found, want[name], atol=1e-6)
   for method in (backbone.predict, backbone.logits):
     with pytest.raises(UserError, match='no classes'):
       method(paths[0])
-  last = np.asarray(list(backbone.features(paths).values())[-1])
+  last = np.asarray(features['stage2'][:1])
   np.testing.assert_allclose(
-      backbone.embed(paths), last.mean((1, 2)), rtol=1e-5, atol=1e-6
+      backbone.embed(paths[0]), last.mean((1, 2)), rtol=1e-5, atol=1e-6
   )
 
 

@@ -2,7 +2,9 @@
 
 import ast
 import types
+from unittest import mock
 
+import deep_shapes
 import jax
 import ml_collections
 import pytest
@@ -126,14 +128,16 @@ def _parameters(name):
   info = _info(config.data.name)
   steps = schedule.from_config(config, SIZES[config.data.name])
   assert steps.total_steps > 0
-  model = recipes.make_model(
-      recipes.resolve(config), len(info.class_names), (32, 32, 3)
-  )
+  shapes = deep_shapes.variable_shapes
+  with mock.patch.object(factory, 'variable_shapes', shapes):
+    model = recipes.make_model(
+        recipes.resolve(config), len(info.class_names), (32, 32, 3)
+    )
   tx = optimizer.from_config(
       config.optimizer, learning_rate.from_config(config.optimizer, steps)
   )
   # Cached by make_model; tracing dominates the time of this test.
-  params = factory.variable_shapes(model, (32, 32, 3))['params']
+  params = shapes(model, (32, 32, 3))['params']
   count = _size(params)
   moments = _size(jax.eval_shape(tx.init, params))
   if config.optimizer.name == 'muon':  # which has one moment of a matrix

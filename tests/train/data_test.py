@@ -218,7 +218,7 @@ def test_random_crops_are_of_the_training_records_alone(own_root):
   assert set(val.read(0)) == {'image', 'label'}
 
 
-@pytest.mark.usefixtures('_tiny_model', 'compiled_once')
+@pytest.mark.usefixtures('_tiny_model')
 def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
   changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
   quiet = Terminal(io.StringIO())
@@ -236,7 +236,7 @@ def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def run(own_root, tmp_path_factory):
+def run(own_root, compiled_once, tmp_path_factory):
   """Returns a run of a tiny model on the folder data set."""
   folder = tmp_path_factory.mktemp('runs') / 'run'
   with pytest.MonkeyPatch.context() as patch:
@@ -247,7 +247,7 @@ def run(own_root, tmp_path_factory):
 
 
 @pytest.fixture
-def _tiny_model(monkeypatch):
+def _tiny_model(compiled_once, monkeypatch):
   monkeypatch.setattr(
       factory, 'create_model', lambda *args, **fields: tiny.Tiny()
   )

@@ -2,6 +2,7 @@
 
 import math
 
+import deep_shapes
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,7 +123,7 @@ RELEASED = {
 @pytest.mark.parametrize('name', RELEASED)
 def test_what_decays_is_what_decays_in_the_released_code(name):
   model = factory.create_model(name, num_classes=1000)
-  params = factory.variable_shapes(model, (32, 32, 3))['params']
+  params = deep_shapes.variable_shapes(model, (32, 32, 3))['params']
   mask = optimizer.decay_mask('kernels', params, layer_scale=True)
   sizes = {True: [], False: []}
   for leaf, decays in zip(
@@ -143,7 +144,8 @@ def test_layer_scale_shrinks_with_the_kernels():
       decay_layer_scale=True,
   )
   grads = jax.tree.map(jnp.zeros_like, PARAMS)
-  updates = _paths(tx.update(grads, tx.init(PARAMS), PARAMS)[0])
+  update = jax.jit(tx.update)
+  updates = _paths(update(grads, tx.init(PARAMS), PARAMS)[0])
   assert (updates['stage1/block00/ffn_scale'] == -0.125).all()
   assert not updates['stem/norm0/scale'].any()
 
@@ -154,7 +156,7 @@ def test_the_update_is_adam_plus_decoupled_decay():
       lambda _: 0.5, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.25
   )
   grads = jax.tree.map(lambda leaf: 3.0 * jnp.ones_like(leaf), PARAMS)
-  updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+  updates, _ = jax.jit(tx.update)(grads, tx.init(PARAMS), PARAMS)
   for path, update in _paths(updates).items():
     expected = -0.5 * (1 + 0.25) if path in KERNELS else -0.5
     np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)

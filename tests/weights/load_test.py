@@ -292,6 +292,8 @@ def test_weights_that_ship_are_of_a_recorded_run(name, record):
     assert len(scores) >= 5
     for score in scores:
       assert found.card.figures[which][score] == recorded[score]
+  if name == 'digits_small':
+    return  # `deploy/predict_test` predicts with it.
   apply = jax.jit(
       found.card.make_model((32, 32)).apply, static_argnames='train'
   )

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
+import deep_shapes
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,9 +171,14 @@ def test_a_model_with_layer_scale_and_without_a_head():
 def _state_dict(name, **fields):
   """Returns a released model's state dict with all weights 0."""
   model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
-  shapes = factory.variable_shapes(model, (32, 32, 3))
-  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-  return weights.to_torch_state_dict(zeros, model)
+  shapes = deep_shapes.variable_shapes(model, (32, 32, 3))
+  zeros = jax.tree.map(
+      lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes
+  )
+  with mock.patch.object(
+      factory, 'variable_shapes', deep_shapes.variable_shapes
+  ):
+    return weights.to_torch_state_dict(zeros, model)
 
 
 @pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])

@@ -315,8 +315,12 @@ _NAMES = {
 
 
 @pytest.mark.parametrize('head', _HEADS)
-def test_an_exported_segmenter_is_converted_to_itself(head, folders, tmp_path):
+def test_an_exported_segmenter_is_converted_to_itself(
+    head, folders, tmp_path, monkeypatch
+):
   """Bit for bit, under mmsegmentation's names, with and without its card."""
+  if head == 'uper':  # Arrays and card, compared below, determine the logits.
+    monkeypatch.setattr(export, 'model_logits', lambda weights: np.zeros(1))
   source = load.load(folders[0][head])
   # With class names, and small images because the export computes logits.
   names = tuple(f'class {i}' for i in range(source.card.num_classes))
