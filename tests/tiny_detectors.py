@@ -19,21 +19,30 @@ _RCNN = {
     'rpn_channels': 5,
     'linear_channels': 8,
     'mask_channels': 4,
+    'candidates': 200,  # each is compared with each
     'proposals': 24,
     'detections': 6,
 }
 HEADS = {
-    'retina': {'channels': 6, 'tower_channels': 5, 'detections': 6},
+    'retina': {
+        'channels': 6,
+        'tower_channels': 5,
+        'tower_depth': 2,
+        'detections': 6,
+    },
     'mask': _RCNN,
     'cascade': _RCNN | {'conv_channels': 3},
 }
 
 
-def weights(head, *, fit_within=None, **changes):
-  """Returns weights for 3 classes that find something in every image."""
-  fields = factory.resolve('rmt_t', BACKBONE | {'feature_norm': True})
+def weights(head, *, name='rmt_t', fit_within=None, **changes):
+  """Returns weights for 3 classes that find something in every image.
+
+  Of the backbones, 'rmt_swin_t' is compiled faster than 'rmt_t'.
+  """
+  fields = factory.resolve(name, BACKBONE | {'feature_norm': True})
   card = card_lib.Card(
-      name='rmt_t',
+      name=name,
       fields=fields,
       num_classes=len(NAMES),
       detector={'head': head, 'least_score': 0.0} | HEADS[head] | changes,

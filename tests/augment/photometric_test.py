@@ -31,6 +31,9 @@ _COLOURS = [(0, 0, 0), (255, 255, 255), (90, 90, 90), (255, 0, 0), (0, 255, 0)]
 _COLOURS += [(0, 0, 255), (80, 80, 10), (10, 80, 80), (80, 10, 80)]
 
 
+_distort = jax.jit(photometric.distort)
+
+
 @pytest.mark.parametrize('first', [False, True])
 def test_as_pixel_by_pixel(first):
   rng = np.random.default_rng(0)
@@ -46,7 +49,7 @@ def test_as_pixel_by_pixel(first):
   }
   how = Distortion(*(jnp.array(v, jnp.float32) for v in changes.values()))
   how = how._replace(contrast_first=jnp.array(changes['contrast_first']))
-  got = photometric.distort(jnp.asarray(noise, jnp.float32), how)
+  got = _distort(np.float32(noise), how)
   want = [
       _distorted(image, *values)
       for image, *values in zip(noise, *changes.values(), strict=True)

@@ -182,13 +182,16 @@ def test_timm_operation_is_pillows(timm_applied, op):
 
 def test_blend_factor_is_timms():
   level = np.array(LEVELS, np.float32)
-  op = jnp.full(len(LEVELS), Op.COLOR, jnp.int32)
+  op = np.full(len(LEVELS), Op.COLOR, np.int32)
+
+  @jax.jit
+  def factor(*drawn):
+    return rand_augment.timm_operation(*drawn, height=H, width=W).factor
+
   for sign in (1.0, -1.0):
     expected = [_factor(each, sign) for each in LEVELS]
-    operation = rand_augment.timm_operation(
-        op, jnp.asarray(level), jnp.full_like(level, sign), height=H, width=W
-    )
-    np.testing.assert_allclose(operation.factor, expected, rtol=1e-6)
+    found = factor(op, level, np.full_like(level, sign))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 MAGNITUDES = (0, 1, 9, 14, 23, 30)
@@ -282,7 +285,8 @@ def test_rand_augment_chains_its_layers():
           key, images, op_set='timm', ops=2, fill=FILL, **settings
       )
   )(key, images)
-  drawn = jax.device_get(rand_augment.draw_timm(key, (2, count), **settings))
+  draw = jax.jit(lambda k: rand_augment.draw_timm(k, (2, count), **settings))
+  drawn = jax.device_get(draw(key))
   for b in range(count):
     expected = images[b]
     for op, level, sign in zip(*drawn, strict=True):
@@ -312,7 +316,8 @@ def test_rand_augment_with_torchvisions_set_chains_its_layers():
           fill=FILL,
       )
   )(key, images)
-  drawn = jax.device_get(rand_augment.draw_torchvision(key, (2, count)))
+  draw = jax.jit(lambda key: rand_augment.draw_torchvision(key, (2, count)))
+  drawn = jax.device_get(draw(key))
   for b in range(count):
     expected = images[b]
     for op, negative in zip(*drawn, strict=True):

@@ -159,6 +159,20 @@ def test_summarize_knows_every_model():
 
 
 def test_a_row_of_summarize(capsys, monkeypatch):
+  """The counts are those that `cost_test` expects of this model and size."""
+  asked = []
+
+  def count(model, size):
+    asked.append((model.arch, model.num_classes, size))
+    layers = {'layer norm': 10_536_960, 'batch norm': 2_860_032}
+    products = {
+        'convolution': 537_535_488,
+        'linear': 1_825_021_952,
+        'attention': 274_663_424,
+    }
+    return cost.Cost(14_334_216, layers | products)
+
+  monkeypatch.setattr(cost, 'count', count)
   assert main.main(['summarize', 'rmt_t']) == 0
   head, row = capsys.readouterr().out.splitlines()
   assert ' '.join(row.split()) == (
@@ -166,9 +180,10 @@ def test_a_row_of_summarize(capsys, monkeypatch):
   )
   assert head.index('parameters') + len('parameters') == row.index('216') + 3
   # The paper's multiply-accumulates hold for 224 pixels only.
-  monkeypatch.setattr(cost, 'count', lambda *args: cost.Cost(14_334_216, {}))
   assert main.main(['summarize', 'rmt_t', '--image-size=64']) == 0
   assert capsys.readouterr().out.splitlines()[1].endswith('   14 M')
+  model = named.MODELS['rmt_t'], 1000
+  assert asked == [(*model, (224, 224)), (*model, (64, 64))]
 
 
 def test_dense_models_of_summarize(capsys):

@@ -1,5 +1,6 @@
 """Tests that wrong calls give status 2 and one line that says what to do."""
 
+import functools
 import importlib.util
 import os
 import pathlib
@@ -15,6 +16,7 @@ import gswinrmt_jax
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import classifier, export
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.weights import load
 
 _TESTS = pathlib.Path(__file__).parents[1]
 _DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
@@ -57,6 +59,15 @@ def _place(tmp_path_factory):
   return folder
 
 
+_from_run = load._from_run
+
+
+@functools.cache
+def _restored(folder, step, which):
+  """Restores weights of a run once; what cannot be restored fails each time."""
+  return _from_run(folder, step, which, print)
+
+
 @pytest.fixture(autouse=True)
 def _inside(place, monkeypatch):
   """Enters the folder; errors must be found before a model runs."""
@@ -66,6 +77,7 @@ def _inside(place, monkeypatch):
 
   monkeypatch.chdir(place)
   monkeypatch.setenv('TFDS_DATA_DIR', str(place / 'tfds'))
+  monkeypatch.setattr(load, '_from_run', lambda *run: _restored(*run[:3]))
   monkeypatch.setattr(classifier, '_apply', computed)
   monkeypatch.setattr(export, 'model_logits', computed)
 
@@ -256,7 +268,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ),
         (
             f'{_FOLDER}own --config.init_from=cifar10_small'
-            ' --config.optimizer.freeze=stage4',
+            ' --config.optimizer.freeze=stage4 --config.model.depths=(1,1,1)',
             "freeze is 'stage4': the model has stage1 to stage3",
         ),
         (

@@ -149,14 +149,19 @@ def _truth(boxes, rows=None):
 @pytest.mark.parametrize('case', _CASES)
 def test_assignment(case):
   want = reference.arrays()
-  boxes = _wide(f'assign/{case}/boxes')
+  boxes = np.float64(want[f'assign/{case}/boxes'])
   gt = np.float64(want[f'assign/{case}/gt'])
+  # The same rows of boxes and of objects in all cases, some of them unused.
+  rows, unused = 180, np.zeros((180 - len(boxes), 4))
+  padded = np.concatenate([boxes, unused]), np.arange(rows) < len(boxes)
   for name, rule in reference.text('assign/rules_json').items():
     positive, negative, least, low_quality = rule
     rule = assignment.Rule(positive, negative, least if low_quality else None)
-    for rows in (len(gt), len(gt) + 12):
-      got = _assign(boxes, jnp.ones(len(boxes), bool), _truth(gt, rows), rule)
-      np.testing.assert_array_equal(got, want[f'assign/{case}/{name}'], name)
+    got = _assign(boxes, np.ones(len(boxes), bool), _truth(gt), rule)
+    np.testing.assert_array_equal(got, want[f'assign/{case}/{name}'], name)
+    again = np.asarray(_assign(*padded, _truth(gt, 18), rule))
+    np.testing.assert_array_equal(again[: len(boxes)], got, name)
+    assert (again[len(boxes) :] == assignment.IGNORED).all()
 
 
 def test_an_object_that_overlaps_no_box_takes_none():
@@ -244,12 +249,14 @@ def test_suppression(name, thresholds):
     want = reference.arrays()[f'nms/{name}kept_{t}']
     keep = np.asarray(_suppress(boxes, everything, threshold=t))
     np.testing.assert_array_equal(order[keep], want)
-    found = _select(
-        boxes[:, None],
-        scores[:, None],
-        least_score=0.0,
-        threshold=t,
-        limit=len(want) + 3,
+    found = jax.device_get(
+        _select(
+            boxes[:, None],
+            scores[:, None],
+            least_score=0.0,
+            threshold=t,
+            limit=len(want) + 3,
+        )
     )
     np.testing.assert_array_equal(found.boxes[: len(want)], boxes[keep])
     np.testing.assert_array_equal(found.scores[: len(want)], scores[keep])
@@ -268,23 +275,23 @@ def test_suppression_ignores_invalid_boxes():
 
 def test_suppression_within_classes():
   """Boxes shared by all classes, or of each class; and the score's limit."""
-  boxes, scores = _wide('nms/boxes'), _wide('nms/scores')
-  groups = reference.arrays()['nms/groups']
-  table = jax.nn.one_hot(groups, groups.max() + 1) * scores[:, None]
-  of_classes = jnp.stack([boxes] * table.shape[1], 1)
-  of_classes = jnp.where(table[..., None] > 0, of_classes, 7.0)
-  for t in (0.3, 0.5, 0.7):
-    want = reference.arrays()[f'nms/kept_by_group_{t}']
-    for each in (boxes[:, None], of_classes):
-      found = _select(
-          each, table, least_score=0.0, threshold=t, limit=len(want)
-      )
-      np.testing.assert_array_equal(found.boxes, boxes[want])
-      np.testing.assert_array_equal(found.labels, groups[want])
-      np.testing.assert_array_equal(found.scores, scores[want])
+  arrays = reference.arrays()
+  boxes, scores = (np.float64(arrays[f'nms/{k}']) for k in ('boxes', 'scores'))
+  groups = arrays['nms/groups']
+  table = np.eye(groups.max() + 1)[groups] * scores[:, None]
+  of_classes = np.stack([boxes] * table.shape[1], 1)
+  of_classes = np.where(table[..., None] > 0, of_classes, 7.0)
+  shared = boxes[:, None]
+  cases = (0.5, of_classes), (0.3, shared), (0.5, shared), (0.7, shared)
+  for t, each in cases:
+    want = arrays[f'nms/kept_by_group_{t}']
+    found = _select(each, table, least_score=0.0, threshold=t, limit=len(want))
+    np.testing.assert_array_equal(found.boxes, boxes[want])
+    np.testing.assert_array_equal(found.labels, groups[want])
+    np.testing.assert_array_equal(found.scores, scores[want])
   least = float(scores[want[5]])
-  found = _select(
-      boxes[:, None], table, least_score=least, threshold=t, limit=9
+  found = jax.device_get(
+      _select(shared, table, least_score=least, threshold=t, limit=9)
   )
   assert found.scores[4] > least and not found.scores[5:].any()
 

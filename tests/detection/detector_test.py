@@ -1,6 +1,7 @@
 """Tests whole detectors: parameters, padding, initial values, mistakes."""
 
 import functools
+import operator
 from unittest import mock
 
 import jax
@@ -68,9 +69,10 @@ def _truth(batch):
 
 
 def test_what_is_image():
-  """With round_extents=32, zeros up to the next multiple of 32; with 1, none.
+  """With round_extents=32, zeros up to the next multiple of 32.
 
   Boxes end at the image in any case. Without extents, all of it is image.
+  `prediction_test` pads a detector's images with round_extents=1.
   """
   size, canvas = (50, 70), (96, 128)
   image = np.asarray(random_variables.image((1, *size, 3)))
@@ -78,38 +80,35 @@ def test_what_is_image():
   padded[:, : size[0], : size[1]] = image
   rounded = np.zeros((1, 64, 96, 3), np.float32)
   rounded[:, : size[0], : size[1]] = image
-  model = create_detector('rmt_t', **_RETINA, least_score=0.0)
+  model = create_detector('rmt_t', **_RETINA, least_score=0.0, round_extents=32)
   variables = random_variables.nested(model, (1, *canvas, 3))
-  found = []
-  for side, bare in ((1, image), (32, rounded)):
-    model = create_detector(
-        'rmt_t', **_RETINA, least_score=0.0, round_extents=side
-    )
 
-    def whole(model, x):
-      maps = model.backbone.features(x, train=False)
-      return model.head(list(maps.values()), jnp.array([size]), train=False)
+  def whole(model, x):
+    maps = model.backbone.features(x, train=False)
+    return model.head(list(maps.values()), jnp.array([size]), train=False)
 
-    run = functools.partial(model.apply, train=False)
-    got = jax.jit(run)(variables, padded, extents=jnp.array([size]))
-    want = jax.jit(functools.partial(model.apply, method=whole))(
-        variables, bare
-    )
-    found.append(jax.device_get(got))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-        got,
-        want,
-    )
-    assert got.scores.all()
-    assert (got.boxes.max((0, 1))[2:] <= jnp.array([70, 50])).all()
-  alone = jax.jit(run)(variables, image)
+  run = jax.jit(functools.partial(model.apply, train=False))
+  # Taken for one of 64 x 96 pixels, the image ends in the ones of the batch.
+  got, with_ones = (
+      jax.device_get(run(variables, padded, extents=jnp.array([valid])))
+      for valid in (size, (64, 96))
+  )
+  want = jax.jit(functools.partial(model.apply, method=whole))(
+      variables, rounded
+  )
   jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-      alone,
-      want,
+      got,
+      jax.device_get(want),
   )
-  assert abs(found[0].scores - found[1].scores).max() > 1e-3
+  assert got.scores.all()
+  assert (got.boxes.max((0, 1))[2:] <= [70, 50]).all()
+  assert abs(got.scores - with_ones.scores).max() > 1e-3
+  jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+      jax.device_get(run(variables, image)),
+      got,
+  )
 
 
 @pytest.mark.parametrize('head', ('retina', 'cascade'))
@@ -119,7 +118,7 @@ def test_bfloat16_computes_losses_and_boxes_in_float32(head):
   image = jnp.zeros((2, 64, 64, 3))
 
   def run(key, truth):
-    variables = model.init(key, image, train=False)
+    detected, variables = model.init_with_output(key, image, train=False)
     found, _ = model.apply(
         variables,
         image,
@@ -129,7 +128,7 @@ def test_bfloat16_computes_losses_and_boxes_in_float32(head):
         mutable=['batch_stats'],
     )
     loss = detection_losses.detection_loss(model, found, truth)
-    return loss, model.apply(variables, image, train=False)
+    return loss, detected
 
   (loss, parts), found = jax.eval_shape(run, jax.random.key(0), _truth(2))
   assert loss.dtype == found.boxes.dtype == found.scores.dtype == jnp.float32
@@ -168,12 +167,9 @@ def test_boxes_are_drawn_at_random():
     train = functools.partial(model.apply, train=False, method='train_stages')
     return train(variables, *args, truth, rngs=rngs)[0].rois
 
-  @jax.jit
-  def start(key):
-    init = functools.partial(model.init, train=False, method='train_stages')
-    return init(key, *args, truth)
-
-  variables = start(jax.random.key(0))
+  init = functools.partial(model.init, train=False, method='train_stages')
+  shapes = jax.eval_shape(init, jax.random.key(0), *args, truth)
+  variables = random_variables.of_shapes(shapes)
   one, two = (run(sampling=jax.random.key(seed)) for seed in (1, 2))
   first, again, one, two = jax.device_get((run(), run(), one, two))
   np.testing.assert_array_equal(first.boxes, again.boxes)
@@ -198,7 +194,12 @@ def test_how_the_heads_start():
     @jax.jit  # compiles the draws of these layers alone
     def params(key):
       found = head.init(key, maps, jnp.array([[16, 16]]), train=False)
-      return {name: found['params'][name] for name in names}
+      return {
+          name: functools.reduce(
+              operator.getitem, name.split('/'), found['params']
+          )
+          for name in names
+      }
 
     return jax.device_get(params(jax.random.key(0)))
 
@@ -221,15 +222,19 @@ def test_how_the_heads_start():
   std(retina['box_tower_2'], 0.01)
   std(retina['boxes'], 0.01)
   std(retina['coarse_1'], np.sqrt(6 / (9 * 96) / 3))
-  cascade = start('rpn', 'box_heads_1', 'mask_heads_2', **fields)
-  std(cascade['rpn']['conv'], 0.01)
-  box, mask = cascade['box_heads_1'], cascade['mask_heads_2']
-  assert 'bias' not in box['convs_0']['conv']
-  std(box['layers_0'], np.sqrt(6 / (49 * 16 + 64) / 3))
-  std(box['logits'], 0.01)
-  std(box['deltas'], 0.001)
-  std(mask['convs_1'], np.sqrt(2 / (9 * 32)))
-  std(mask['upsample'], np.sqrt(2 / (4 * 32)))
+  wanted = {
+      'rpn/conv': 0.01,
+      'box_heads_1/layers_0': np.sqrt(6 / (49 * 16 + 64) / 3),
+      'box_heads_1/logits': 0.01,
+      'box_heads_1/deltas': 0.001,
+      'mask_heads_2/convs_1': np.sqrt(2 / (9 * 32)),
+      'mask_heads_2/upsample': np.sqrt(2 / (4 * 32)),
+  }
+  without_bias = 'box_heads_1/convs_0/conv'
+  cascade = start(*wanted, without_bias, **fields)
+  assert 'bias' not in cascade[without_bias]
+  for name, deviation in wanted.items():
+    std(cascade[name], deviation)
 
 
 def test_masks_need_bitmaps():

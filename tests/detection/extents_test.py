@@ -10,6 +10,7 @@ import pytest
 import random_variables
 
 from gswinrmt_jax.models.dense.detector import create_detector
+from gswinrmt_jax.models.dense.rcnn import CASCADE_STAGES
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
@@ -39,7 +40,8 @@ def _float64():
 
 
 def _model(head):
-  return create_detector(
+  """Returns a detector; a cascade's third stage would repeat the second."""
+  model = create_detector(
       'rmt_t',
       head=head,
       num_classes=3,
@@ -50,6 +52,9 @@ def _model(head):
       dtype=np.float64,
       **_SMALL[head],
   )
+  if head != 'cascade':
+    return model
+  return model.clone(head=model.head.clone(stages=CASCADE_STAGES[:2]))
 
 
 def _maps(size, seed):
@@ -152,7 +157,7 @@ def _random_sizes(count):
     ('head', 'size'),
     [
         ('retina', (61, 83)),
-        ('retina', (96, 45)),
+        ('retina', (64, 83)),  # maps of the same sizes, of whole rows
         ('cascade', (61, 83)),  # has the parts of 'mask', too
     ],
 )
@@ -173,11 +178,11 @@ def test_padding_changes_nothing(head, size):
   assert min(counts) == 0 < max(counts)
 
 
-@pytest.mark.parametrize('head', ['retina', 'cascade'])
-def test_padding_may_be_anything(head):
-  """25 random sizes in one program, each with two paddings."""
+@pytest.mark.parametrize(('head', 'count'), [('retina', 25), ('cascade', 10)])
+def test_padding_may_be_anything(head, count):
+  """Random sizes in one program, each with two paddings; a cascade is slow."""
   before = _program(head)._cache_size()
-  for index, size in enumerate(_random_sizes(25).tolist()):
+  for index, size in enumerate(_random_sizes(count).tolist()):
     maps, truth = _maps(size, index), _truth(size, 14, seed=index)
     found = [
         _run(head, _padded(maps, seed), size, True, truth) for seed in (8, 9)

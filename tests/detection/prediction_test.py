@@ -92,7 +92,7 @@ def test_the_repr_has_no_pixels(loaded):
 
 
 def test_damaged_weights_do_not_find_nothing():
-  weights = tiny_detectors.weights('retina')
+  weights = tiny_detectors.weights('retina', name='rmt_swin_t')
   weights.variables['params']['head']['classes']['bias'] *= np.nan
   loaded = detector.LoadedDetector(weights)
   with pytest.raises(UserError, match='image: the logits of a tiny retina are'):
@@ -293,25 +293,33 @@ def test_masks_without_pycocotools_are_refused_at_the_start(
 
 @pytest.mark.parametrize('head', ['retina', 'mask'])
 def test_a_program_with_suppression(head, tmp_path, monkeypatch):
-  """Any number of images; those of the check are found again."""
+  """Any number of images; those of the check are found again.
+
+  `tests/deploy/export_test.py` exports the convolutions of a backbone.
+  """
   pytest.importorskip('flatbuffers')
   # jaxtyping does not know unknown sizes; users run without its checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
-  weights = tiny_detectors.weights(head)
+  weights = tiny_detectors.weights(head, name='rmt_swin_t')
   said = io.StringIO()
   path = export.export(weights, 'stablehlo', tmp_path / 'a', Terminal(said))
   assert 'detections differ by ' in said.getvalue()
   text = (path.parent / 'README.md').read_text()
   assert 'fill the rest, on the right and at the bottom, with black' in text
   read = jax.export.deserialize(path.read_bytes())
-  pixels = export.sample_pixels(weights)
-  want = export.model_logits(weights)
-  got = jax.device_get(read.call(pixels[[1, 0, 1]]))
-  assert ('masks' in got) == (head == 'mask')
-  assert got.keys() - {'masks'} == {'boxes', 'scores', 'labels'}
-  for name, array in got.items():
-    np.testing.assert_allclose(
-        array, want[name][[1, 0, 1]], rtol=1e-3, atol=1e-3, err_msg=name
-    )
+  outputs = jax.tree.unflatten(read.out_tree, read.out_avals)
+  assert ('masks' in outputs) == (head == 'mask')
+  assert outputs.keys() - {'masks'} == {'boxes', 'scores', 'labels'}
+  batches = {str(x.shape[0]) for x in (*read.in_avals, *outputs.values())}
+  assert batches == {'b'}
+  if head == 'mask':  # Another number of images is another compilation.
+    pixels = export.sample_pixels(weights)
+    want = export.model_logits(weights)
+    got = jax.device_get(read.call(pixels[[1, 0, 1]]))
+    assert got.keys() == outputs.keys()
+    for name, array in got.items():
+      np.testing.assert_allclose(
+          array, want[name][[1, 0, 1]], rtol=1e-3, atol=1e-3, err_msg=name
+      )
   with pytest.raises(UserError, match='choose --format=stablehlo'):
     export.export(weights, 'onnx', tmp_path / 'b')

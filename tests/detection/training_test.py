@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
+import random_variables
 import several
 import tiny_dense
 import tiny_objects
@@ -16,7 +17,6 @@ from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import detection, segmentation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import detection as scores_lib
-from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import losses, train_loop
@@ -104,20 +104,25 @@ def test_every_image_counts_once_on_any_number_of_devices(runs, tmp_path):
 def _by_hand(run):
   """Returns the scores of detections that are found image by image."""
   weights, source = load.load(run, step='latest'), tiny_objects.SPLITS['val']
-  results = []
-  predict = jax.jit(
-      functools.partial(weights.card.make_model().apply, train=False)
-  )
+  results, card = [], weights.card
+  model = card.make_model()
+
+  @jax.jit
+  def predict(variables, pixels, extents):
+    image = augment_lib.normalize(pixels, card.mean, card.std)
+    return model.apply(variables, image, train=False, extents=extents)
+
   for row, image in enumerate(source.images):
     height, width = image.shape[:2]
     across, down = segmentation.fit((width, height), (72, 64))
-    pixels = segmentation.resize_image(
+    # In one canvas: each bare image would be compiled. `extents_test` compares
+    # both.
+    pixels = np.zeros((1, 72, 72, 3), np.uint8)
+    pixels[0, :down, :across] = segmentation.resize_image(
         PIL.Image.fromarray(image), (across, down)
     )
-    pixels = augment_lib.normalize(
-        jnp.asarray(pixels[None]), weights.card.mean, weights.card.std
-    )
-    found = predict(weights.variables, pixels)
+    extents = np.array([[down, across]], np.int32)
+    found = predict(weights.variables, pixels, extents)
     boxes, scores, labels = (np.asarray(x[0]) for x in found[:3])
     for box, score, label in zip(boxes, scores, labels, strict=True):
       x0, y0, x1, y1 = box * np.array([width / across, height / down] * 2)
@@ -134,24 +139,14 @@ def _by_hand(run):
   return scores_lib.average_precision(truth, results, 'bbox')
 
 
-@pytest.mark.parametrize('counts', [[0, 0, 0], [8, 0, 1]])
-def test_batches_without_or_full_of_objects_have_finite_gradients(counts):
-  """An image of as many objects as there are rows, and images without any."""
-  source = tiny_objects.scenes(5, counts)
-  for objects in source.objects:
-    objects.crowds[:] = False
-  records = detection.Decoded(source, training=detection.Training(False))
-  assert records.most == 8
-  rows = [records.read(row, np.random.default_rng(0)) for row in range(3)]
-  batch = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+@functools.cache
+def _gradient(image_shape):
+  """Returns parameters, and what computes the loss, its parts and gradient."""
   model = tiny_objects.Detector()
-  variables = factory.init(model, jax.random.key(0), records.image_shape[:2])
-  truth = Truth(batch['boxes'], batch['labels'], batch['valid'])
-  targets = {'extents': batch['extents'], 'truth': truth}
-  image = jnp.asarray(batch['image'], jnp.float32) / 255
+  params = random_variables.nested(model, (1, *image_shape))['params']
 
   @jax.jit
-  def gradient(params):
+  def gradient(params, image, targets):
     def loss_of(params):
       def apply(image, **how):
         return model.apply({'params': params}, image, train=True, **how), {}
@@ -163,7 +158,24 @@ def test_batches_without_or_full_of_objects_have_finite_gradients(counts):
 
     return jax.value_and_grad(loss_of, has_aux=True)(params)
 
-  (loss, parts), grads = gradient(variables['params'])
+  return params, gradient
+
+
+@pytest.mark.parametrize('counts', [[0, 0, 0], [8, 0, 1]])
+def test_batches_without_or_full_of_objects_have_finite_gradients(counts):
+  """An image of as many objects as there are rows, and images without any."""
+  source = tiny_objects.scenes(5, counts)
+  for objects in source.objects:
+    objects.crowds[:] = False
+  records = detection.Decoded(source, training=detection.Training(False))
+  assert records.most == 8
+  rows = [records.read(row, np.random.default_rng(0)) for row in range(3)]
+  batch = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+  truth = Truth(batch['boxes'], batch['labels'], batch['valid'])
+  targets = {'extents': batch['extents'], 'truth': truth}
+  image = jnp.asarray(batch['image'], jnp.float32) / 255
+  params, gradient = _gradient(records.image_shape)
+  (loss, parts), grads = gradient(params, image, targets)
   assert np.isfinite(loss) and loss > 0
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
   if not any(counts):

@@ -27,22 +27,28 @@ def _model(base, switch, size='compact'):
 
 @pytest.mark.parametrize(('base', 'switch'), ALL)
 def test_a_switch_builds_on_a_tiny_image(base, switch):
-  """Traces only, which runs the checks of fields and shapes."""
+  """Traces only, which runs the checks of fields and shapes.
+
+  Two stages are traced: by rows and columns, and over all pairs where the base
+  has such a stage.
+  """
+  name = f'{ablations.BASES[base].family}_compact'
+  changed = ablations.changed_fields(base, switch)
+  arch = factory.create_model(name, num_classes=3, **changed).arch
   fields = {
-      'depths': (1, 1, 1, 1),
-      'widths': (4,) * 4,
-      'num_heads': (2,) * 4,
+      'depths': (1, 1),
+      'widths': (4, 4),
+      'num_heads': (2, 2),
+      'mlp_ratios': arch.mlp_ratios[:2],
+      'layer_scale': arch.layer_scale[:2],
+      'decay_ranges': arch.decay_ranges[:2],
+      'full_stages': (2,) if arch.full_stages else (),
       'stem': 'patch_norm',  # the rest is minimal
       'downsample': 'merge',
       'ffn_conv': False,
       'ffn_norm': False,
   }
-  model = factory.create_model(
-      f'{ablations.BASES[base].family}_compact',
-      num_classes=3,
-      **fields,
-      **ablations.changed_fields(base, switch),
-  )
+  model = factory.create_model(name, num_classes=3, **{**changed, **fields})
   image = jax.ShapeDtypeStruct((1, 32, 32, 3), 'float32')
   logits = jax.eval_shape(
       lambda image: model.init_with_output(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import random_variables
 
 from gswinrmt_jax import files, ops
 from gswinrmt_jax.commands import main
@@ -32,7 +33,6 @@ _SMALL = {
     'decay_ranges': (4.0, 4.0),
     'window_size': 3,
 }
-_KEY = jax.random.key(0)
 
 
 def _images():
@@ -43,8 +43,8 @@ def _images():
 
 
 def _analyzed(name, change=lambda params: params, **fields):
-  model = factory.create_model(name, num_classes=4, **{**_SMALL, **fields})
-  variables = factory.init(model, _KEY, (32, 28))
+  model = factory.create_model(name, num_classes=10, **{**_SMALL, **fields})
+  variables = random_variables.nested(model, (1, 32, 28, 3))
   params = change(jax.tree.map(np.array, variables['params']))
   return attention.analyze(
       model,
@@ -78,9 +78,12 @@ def _known(values):
 class TestAnalyze:
 
   def test_equal_scores_have_uniform_rows_and_half_open_gates(self):
-    stage = _analyzed(
-        'retention_compact', _zeroed('query', 'gate'), decay='none'
-    )[0]
+    def change(params):
+      for block in params['stage1'].values():
+        block['attention']['decay_logit'][...] = 40  # gamma is 1
+      return _zeroed('query', 'gate')(params)
+
+    stage = _analyzed('retention_compact', change)[0]
     for heads in stage['entropy'].values():
       for head in heads:
         np.testing.assert_allclose(_known(head), 1, rtol=1e-6)
@@ -88,10 +91,15 @@ class TestAnalyze:
       np.testing.assert_allclose(_known(heads[0]), 1, rtol=1e-6)
     np.testing.assert_allclose(_known(stage['gate']['mean']), 0.5)
     np.testing.assert_allclose(_known(stage['passed']), 0.5, rtol=1e-6)
-    assert stage['decay'] is None
 
   def test_decay_narrows_rows_and_reach_is_that_of_its_rate(self):
-    stage = _analyzed('retention_compact', _zeroed('query'))[0]
+    def change(params):
+      for block in params['stage1'].values():
+        # gamma is 3/4 and 15/16, as at the start of training.
+        block['attention']['decay_logit'][...] = np.log([3, 15])
+      return _zeroed('query')(params)
+
+    stage = _analyzed('retention_compact', change)[0]
     # Rows of a full window of 3, from the head's gamma = 0.75 alone.
     entropies = []
     for i in range(3):
@@ -114,6 +122,7 @@ class TestAnalyze:
     for heads in stage['row_sum'].values():
       np.testing.assert_allclose(_known(heads[0][:-1]), 0.5, rtol=1e-6)
       assert heads[0][-1] < 0.5  # fewer keys, the same divisor
+    assert stage['decay'] is None
 
   def test_a_closed_gate_passes_its_value(self):
     def change(params):
@@ -276,7 +285,9 @@ def test_both_gates_count_in_the_rank():
         block['attention']['gate']['bias'][::2] = -40
     return params
 
-  rank = _analyzed('swat_compact', change, gate=True)[1]['rank']
+  # Without decay and ALiBi, as in a test above, whose programs are used again.
+  none = {'decay': 'none', 'alibi': 'none'}
+  rank = _analyzed('swat_compact', change, gate=True, **none)[1]['rank']
   assert rank['gated'] < 2 + 1e-6 and rank['plain'] > 4
 
 
@@ -292,9 +303,8 @@ def test_command_writes_a_report_of_weights(tmp_path, capsys):
       std=(0.25,) * 3,
   )
   own.mkdir()
-  safetensors_file.write(
-      own / 'model.safetensors', factory.init(model, _KEY, (32, 28)), card
-  )
+  variables = random_variables.nested(model, (1, 32, 28, 3))
+  safetensors_file.write(own / 'model.safetensors', variables, card)
   files.write_json(own / 'config.json', card.to_dict())
   arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
   assert main.main(['analyze', str(own), *arguments]) == 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -247,9 +248,16 @@ def _attention(name, *, stage=0, shifted=True, **fields):
 def _look(module, query, key, value, rates):
   """Returns the output, and the weights of a token as a function of it."""
   log_decay = jnp.float32(np.log(rates))
-  out = module.attend(query, key, value, log_decay)
-  weights = module.weights(query, key, log_decay)
-  return out, lambda token: maps.effective_weights(weights, value.shape, token)
+
+  @jax.jit
+  def both(query, key, value):
+    weights = module.weights(query, key, log_decay)
+    return module.attend(query, key, value, log_decay), weights
+
+  out, weights = both(query, key, value)
+  return out, jax.jit(
+      lambda token: maps.effective_weights(weights, value.shape, token)
+  )
 
 
 @pytest.mark.parametrize(
@@ -478,7 +486,8 @@ def test_gates_are_drawn_over_the_image_and_alone_on_one_scale():
     assert over.get_title().endswith(f'mean {gate.mean():.2f}')
 
 
-def test_what_a_model_lacks_is_not_drawn(tmp_path):
+def test_what_a_model_lacks_is_not_drawn(tmp_path, monkeypatch):
+  monkeypatch.setattr(drawing, '_save', lambda path, figure, title: path)
   paths = drawing.write(tmp_path, _maps(gate=False, decay=False), PICTURE)
   assert [path.stem for path in paths] == ['attention_reach', 'grad_cam']
 

@@ -1,6 +1,7 @@
 """Tests the attention module and its switches against the equations."""
 
 import dataclasses
+import functools
 
 from flax import linen as nn
 import jax
@@ -85,19 +86,26 @@ _SWITCHES = [
 ]
 
 
+@functools.cache
+def _before(base):
+  """Returns the parameters' names and the output without any switch."""
+  module = _Module(dataclasses.replace(BASES[base], full_stages=()))
+  return module.params.keys(), np.asarray(module())
+
+
 @pytest.mark.parametrize(
     ('base', 'field', 'value', 'added', 'removed'), _SWITCHES
 )
 def test_a_switch_changes_its_part_and_nothing_else(
     base, field, value, added, removed
 ):
-  before = _Module(dataclasses.replace(BASES[base], full_stages=()))
+  names, before = _before(base)
   after = _Module(
       dataclasses.replace(BASES[base], full_stages=(), **{field: value})
   )
-  assert after.params.keys() - before.params.keys() == added
-  assert before.params.keys() - after.params.keys() == removed
-  difference = np.abs(after() - before()).max()
+  assert after.params.keys() - names == added
+  assert names - after.params.keys() == removed
+  difference = np.abs(np.asarray(after()) - before).max()
   # A fixed decay differs from the random learned one, everything else by
   # construction; 1e-3 is a hundred times the rounding.
   assert difference > 1e-3
@@ -105,7 +113,12 @@ def test_a_switch_changes_its_part_and_nothing_else(
 
 def test_learned_decay_starts_at_rmts_values():
   module = attention.Attention(BASES['swat'], 0, False, jnp.float32)
-  theta = module.init(jax.random.key(0), X)['params']['decay_logit']
+
+  @jax.jit  # compiles no draw
+  def start(key):
+    return module.init(key, X)['params']['decay_logit']
+
+  theta = start(jax.random.key(0))
   expected = 1 - 2.0 ** -(2 + 4 * np.arange(3) / 3)
   np.testing.assert_allclose(
       jax.nn.sigmoid(theta), np.stack([expected, expected]), rtol=1e-6

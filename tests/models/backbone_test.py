@@ -44,12 +44,17 @@ def _tiny(name, **overrides):
   )
 
 
-def _shapes(model, size, **options):
-  x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
-  variables = factory.variable_shapes(model, x.shape[1:])
-  return jax.eval_shape(
-      functools.partial(model.apply, train=False, **options), variables, x
+def _shapes(model, size):
+  """Returns those of the maps, the logits and the variables, traced once."""
+  start = functools.partial(
+      model.init_with_output,
+      train=False,
+      capture_intermediates=lambda _, method: method == 'features',
   )
+  x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
+  logits, variables = jax.eval_shape(start, jax.random.key(0), x)
+  (maps,) = variables.pop('intermediates')['features']
+  return maps, logits, variables
 
 
 @pytest.mark.parametrize(
@@ -67,14 +72,13 @@ def test_features_have_the_strides_and_widths(name, size, strides):
   model = gswinrmt_jax.create_model(
       name, num_classes=11, dtype='bfloat16', depths=(1,) * len(strides)
   )
-  maps = _shapes(model, size, method='features')
+  maps, logits, _ = _shapes(model, size)
   assert len(maps) == len(strides)
   for stage, stride in enumerate(strides):
     feature = maps[f'stage{stage + 1}']
     extents = (-(-extent // stride) for extent in size)
     assert feature.shape == (2, *extents, model.arch.widths[stage])
     assert feature.dtype == jnp.bfloat16
-  logits = _shapes(model, size)
   assert (logits.shape, logits.dtype) == ((2, 11), jnp.float32)
 
 
@@ -84,7 +88,7 @@ def test_strides_of_the_stem_change_maps_but_no_parameter(strides):
       _tiny('retention_compact', depths=(1, 1, 1, 1), **fields)
       for fields in ({}, {'stem_strides': strides})
   )
-  maps = _shapes(fine, (32, 31), method='features')
+  maps, _, variables = _shapes(fine, (32, 31))
   for stage, (rows, columns) in enumerate(
       [(16, 16), (8, 8), (4, 4), (2, 2)], start=1
   ):
@@ -93,10 +97,7 @@ def test_strides_of_the_stem_change_maps_but_no_parameter(strides):
   # The smallest allowed image depends on the strides.
   with pytest.raises(ValueError, match='at least 16x16'):
     _shapes(fine, (15, 16))
-  shapes = [
-      factory.variable_shapes(model, (32, 32, 3)) for model in (plain, fine)
-  ]
-  assert shapes[0] == shapes[1]
+  assert variables == factory.variable_shapes(plain, (32, 32, 3))
 
 
 # Models, and their kernels and biases of linear layers: 16 in each of two
@@ -113,8 +114,12 @@ _WITH_LINEAR_LAYERS = (
 )
 def test_every_linear_layer_starts_as_the_field_says(start, fields, count):
   """PyTorch's default is uniform within 1 / sqrt(fan_in), biases included."""
-  model = _tiny(**fields, **_TWO_STAGES, linear_start=start)
-  params = gswinrmt_jax.init(model, jax.random.key(0), (32, 32))['params']
+  # Few sizes of draws, and few shapes: each is compiled.
+  sizes = _TWO_STAGES | {'widths': (16, 16), 'stem': 'patch'}
+  model = _tiny(**fields, **sizes, linear_start=start)
+  params = jax.device_get(
+      gswinrmt_jax.init(model, jax.random.key(0), (32, 32))['params']
+  )
   found = 0
   for path, leaf in traverse_util.flatten_dict(params).items():
     kernel = params

@@ -152,18 +152,19 @@ def test_who_reads_a_block_reads_little():
   x = jax.ShapeDtypeStruct((1, 5, 9, C), jnp.float32)
   entered = collections.defaultdict(set)
 
-  def profile(frame, event, argument):
-    del event, argument
+  def trace(frame, event, argument):
+    del event, argument  # None is returned: only calls are traced.
     code = frame.f_code
     if code.co_filename.startswith(package):
       entered[code.co_filename.removeprefix(package)].add(code.co_qualname)
 
   with nn.intercept_methods(layers.plain_convolutions):
-    sys.setprofile(profile)
+    before = sys.gettrace()
+    sys.settrace(trace)
     try:
       jax.eval_shape(module.apply, {'params': params}, x)
     finally:
-      sys.setprofile(None)
+      sys.settrace(before)
   equations = {'attention', 'layers', 'positions'}
   assert {f'/ops/{name}.py' for name in equations} <= entered.keys()
   entered['/models/layers.py'].discard('plain_convolutions')  # of this test

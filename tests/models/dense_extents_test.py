@@ -137,7 +137,14 @@ def _heads(head, count):
       for size, width in zip(_MAPS, model.arch.widths, strict=True)
   ]
   maps = [random_variables.image(shape) for shape in shapes]
-  variables = random_variables.nested(model, (1, 64, 96, 3))
+
+  def start(model, maps):
+    return [part(maps, train=False) for part in (model.decode, model.auxiliary)]
+
+  init = functools.partial(model.init, method=start)
+  variables = random_variables.of_shapes(
+      jax.eval_shape(init, jax.random.key(0), maps)
+  )
   return model, variables, maps, jnp.array([_VALID] * count)
 
 

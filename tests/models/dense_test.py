@@ -3,6 +3,7 @@
 import collections
 import functools
 import math
+import operator
 
 from flax import linen as nn
 from flax import traverse_util
@@ -303,19 +304,31 @@ _SMALL = {
     ],
 )
 def test_any_backbone_and_any_extents(name, head, more):
+  """The backbone is traced; its maps are noise, which costs no compilation."""
   model = create_segmenter(name, head=head, num_classes=7, **_SMALL | more)
-  image = random_variables.image((2, 45, 71, 3)).astype(float)
-  variables = random_variables.nested(model, image.shape)
+  image = jnp.zeros((2, 45, 71, 3))
+  start = functools.partial(
+      model.init_with_output,
+      train=False,
+      capture_intermediates=lambda _, method: method == 'features',
+  )
+  found, shapes = jax.eval_shape(start, jax.random.key(0), image)
+  assert found.shape == (2, 45, 71, 7) and found.dtype == np.float64
+  (maps,) = shapes.pop('intermediates')['backbone']['features']
+  assert {x.dtype for x in maps.values()} == {np.dtype(np.float64)}
+  maps = {
+      stage: np.float64(random_variables.image(x.shape))
+      for stage, x in maps.items()
+  }
+  variables = random_variables.of_shapes(shapes)
   params = variables['params']
   assert ('feature_norm4' in params['backbone']) == more.get(
       'feature_norm', True
   )
   assert not {'norm', 'proj', 'head'} & params['backbone'].keys()
 
-  def run(model, image):
-    maps = model.backbone.features(image, train=False)
-
-    def known(call, args, kwargs, context):  # compiled once instead of 3 times
+  def run(model, image, maps):
+    def known(call, args, kwargs, context):
       return (
           maps if context.method_name == 'features' else call(*args, **kwargs)
       )
@@ -328,7 +341,7 @@ def test_any_backbone_and_any_extents(name, head, more):
       return coarse, logits, model.logits_and_auxiliary(image, train=False)
 
   coarse, logits, both = jax.jit(functools.partial(model.apply, method=run))(
-      variables, image
+      variables, image, maps
   )
   assert coarse.shape == (2, 12, 18, 7)
   assert logits.shape == (2, 45, 71, 7) and logits.dtype == np.float64
@@ -352,34 +365,44 @@ def test_computing_in_bfloat16():
 
 def test_how_the_heads_start():
   """As released: bounds and standard deviations of 9,000 elements or more."""
-  # Of one width, so that draws of the same shape are compiled once.
-  maps = [
-      jax.ShapeDtypeStruct((*x.shape[:3], 48), jnp.float32)
-      for x in seg_heads.maps()
-  ]
+  maps = [jnp.zeros((*x.shape[:3], 48), jnp.float32) for x in seg_heads.maps()]
   fields = {'num_classes': 150, 'channels': 64, 'dtype': jnp.float32}
 
-  def start(model, method):
-    key = jax.random.key(0)
-    variables = model.lazy_init(key, maps, train=False, method=method)
-    return jax.device_get(variables['params'])
+  def start(model, method, *names):
+    @jax.jit  # compiles the draws of these layers alone
+    def params(key):
+      found = model.init(key, maps, train=False, method=method)['params']
+      return [
+          functools.reduce(operator.getitem, name.split('/'), found)
+          for name in names
+      ]
 
-  parts = start(seg_heads.model('fpn', neck_channels=48, **fields), 'decode')
-  uper = seg_heads.model('uper', auxiliary_channels=64, **fields)
-  parts |= start(uper, 'auxiliary')
-  neck, fpn = parts['neck'], parts['decode_head']
-  kernel = neck['output1']['kernel']  # Xavier, uniform
+    return jax.device_get(params(jax.random.key(0)))
+
+  output, lateral, conv, last = start(
+      seg_heads.model('fpn', neck_channels=48, **fields),
+      'decode',
+      'neck/output1',
+      'neck/lateral3/bias',
+      'decode_head/level1_conv0/conv',
+      'decode_head/classifier/conv',
+  )
+  (auxiliary,) = start(
+      seg_heads.model('uper', auxiliary_channels=64, **fields),
+      'auxiliary',
+      'auxiliary_head/classifier/conv',
+  )
+  kernel = output['kernel']  # Xavier, uniform
   bound = math.sqrt(6 / (9 * 48 + 9 * 48))
   assert 0.99 * bound < abs(kernel).max() <= bound
   np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.02)
-  kernel = fpn['level1_conv0']['conv']['kernel']  # normal, by fan-out
+  kernel = conv['kernel']  # normal, by fan-out
   np.testing.assert_allclose(kernel.std(), math.sqrt(2 / (9 * 64)), rtol=0.02)
   assert abs(kernel).max() > 3.5 * kernel.std()
-  for head in (fpn, parts['auxiliary_head']):
-    last = head['classifier']['conv']
-    np.testing.assert_allclose(last['kernel'].std(), 0.01, rtol=0.04)
-    assert not last['bias'].any()
-  assert not neck['lateral3']['bias'].any()
+  for classifier in (last, auxiliary):
+    np.testing.assert_allclose(classifier['kernel'].std(), 0.01, rtol=0.04)
+    assert not classifier['bias'].any()
+  assert not lateral.any()
 
 
 def test_the_number_of_classes_may_be_numpys(monkeypatch):

@@ -148,9 +148,10 @@ def test_gradients_and_statistics_of_training(system):
     return grad(variables['params'], x)
 
   batch, extents = _padded(images, rng)
-  got_value, (got, image) = run(variables, batch, extents)
-  want_value, (want, bare) = run(variables, jnp.stack(images), None)
-  image = np.asarray(image)
+  got_value, (got, image) = jax.device_get(run(variables, batch, extents))
+  want_value, (want, bare) = jax.device_get(
+      run(variables, np.stack(images), None)
+  )
   np.testing.assert_allclose(image[:, :41, :57], bare, rtol=0, atol=1e-5)
   assert not image[:, 41:].any() and not image[:, :, 57:].any()
 

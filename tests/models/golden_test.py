@@ -65,7 +65,7 @@ def _compute(name):
     logits = model.apply(variables, images, train=False)
     return logits, jax.value_and_grad(loss_fn)(variables['params'])
 
-  logits, (loss, grads) = run(variables)
+  logits, (loss, grads) = jax.device_get(run(variables))
   grads = traverse_util.flatten_dict(grads, sep='/')
   result = {'logits': logits, 'loss': loss}
   for path, grad in grads.items():

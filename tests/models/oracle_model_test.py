@@ -145,4 +145,4 @@ def _answer(model, flat, image):
     (maps,) = found['intermediates']['features']
     return logits, maps
 
-  return run(variables, jnp.asarray(image, model.dtype))
+  return jax.device_get(run(variables, jnp.asarray(image, model.dtype)))

@@ -4,6 +4,7 @@ import pathlib
 
 import hypothesis
 from hypothesis import strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -93,13 +94,18 @@ def test_cyclic_masks_allow_the_pairs_of_a_window(extent, nominal, data):
 )
 def test_merge_undoes_partition(height, width, size, data):
   shift = tuple(data.draw(st.integers(0, m - 1)) for m in size)
-  x = jnp.arange(2 * height * width * 3.0).reshape(2, height, width, 3, 1)
-  windows_of_x = windows.partition(x, size, shift)
+  x = np.arange(2 * height * width * 3, dtype=np.float32)
+  x = x.reshape(2, height, width, 3, 1)
+
+  @jax.jit
+  def there_and_back(x):
+    cut = windows.partition(x, size, shift)
+    return cut, windows.merge(cut, (height, width), shift)
+
+  windows_of_x, merged = there_and_back(x)
   count = -(-height // size[0]) * -(-width // size[1])
   assert windows_of_x.shape == (2 * count, *size, 3, 1)
-  np.testing.assert_array_equal(
-      windows.merge(windows_of_x, (height, width), shift), x
-  )
+  np.testing.assert_array_equal(merged, x)
 
 
 def test_partition_by_hand():
