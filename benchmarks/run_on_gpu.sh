@@ -35,8 +35,8 @@ else
     retention_large swat_large)
   gated=(retention_compact retention_large)
   large=retention_large
-  fed=(mini_imagenet_retention --config.data.workers="${WORKERS:-12}"
-    --config.num_epochs=3)
+  fed=(mini_imagenet_retention --config.num_epochs=3
+    --config.optimizer.warmup_epochs=0.5)
   images=(--images 20000 --classes 100) storages=(device disk decode)
   training=table5 runs_of_it=() # three models, three seeds, 50 epochs
   recipe=cifar10_95.py
@@ -87,16 +87,19 @@ steps() {
     measure deterministic --model "${gated[@]}" "${size[@]}" --train
 }
 pipeline() { # the log has images per second and the share of waiting
-  local data=$runs/synthetic storage run
+  local data=$runs/synthetic storage run how_read
   [[ -e $data ]] || run "$python" benchmarks/synthetic_images.py "$data" \
     "${images[@]}"
   for storage in "${storages[@]}"; do
     [[ -e $results/pipeline_$storage.json ]] && continue
-    run=$runs/pipeline_$storage
+    run=$runs/pipeline_$storage how_read=(--config.data.storage="$storage")
+    if [[ $storage == decode && -z ${SMALL:-} ]]; then
+      how_read+=(--config.data.workers="${WORKERS:-12}")
+    fi
     run "$python" train.py --config="${fed[0]}" "${fed[@]:1}" --workdir="$run" \
       --config.data.name=synthetic --config.data.dir="$data" \
       --config.data.val_split='train[:1]' --config.data.test_split='' \
-      --config.data.storage="$storage" &&
+      "${how_read[@]}" &&
       "$python" experiments/collect.py "$run" > "$results/pipeline_$storage.json" ||
       failed+=("$run")
   done

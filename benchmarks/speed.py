@@ -356,7 +356,7 @@ def grow(
   """Measures how the time of models grows along an axis.
 
   Raises:
-    UserError: If fewer than two points of a model can be measured.
+    UserError: If fewer than two points can be measured of every model.
   """
   groups = []
   for spec in specs:
@@ -365,13 +365,16 @@ def grow(
     group = bench.measure({f'{name}, {axis} {v}': p for v, p in found.items()})
     rows = [row for row in group['rows'] if 'milliseconds' in row]
     if len(rows) < 2:
-      raise UserError(f'{name}: fewer than two points could be measured')
+      bench.say(f'{name}: fewer than two points could be measured')
+      continue
     power = exponent(
         [row['facts']['macs'] * row['batch'] for row in rows],
         [row['milliseconds'] for row in rows],
     )
     bench.say(f'{name}: time grows as (multiply-accumulates)^{power:.2f}')
     groups.append({**group, 'axis': axis, 'exponent': power})
+  if not groups:
+    raise UserError('fewer than two points could be measured of every model')
   return groups
 
 
@@ -401,21 +404,26 @@ def latency_of_runs(
   """Measures the latency of runs' models and writes their `latency.json`.
 
   Raises:
-    UserError: If a folder is not a run or its model cannot be measured.
+    UserError: If a folder is not a run; after all others have their file, if a
+      model cannot be measured.
   """
   specs = {str(folder): _run_spec(folder) for folder in folders}
   names, groups = list(specs), []
   for start in range(0, len(names), _TOGETHER):
     some = names[start : start + _TOGETHER]
     groups.append(bench.measure({name: specs[name] for name in some}))
+  failed = []
   for row in itertools.chain(*(group['rows'] for group in groups)):
     path = pathlib.Path(row['program'], 'latency.json')
     if 'not_measured' in row:
-      raise UserError(f'{path.parent}: not measured: {row["not_measured"]}')
+      failed.append(f'{path.parent}: not measured: {row["not_measured"]}')
+      continue
     found = {name: row[name] for name in ('milliseconds', 'spread', 'dtype')}
     found |= {name: about[name] for name in ('device', 'threads', 'versions')}
     files.write_json(path, found)
     bench.say(f'wrote {path}')
+  if failed:
+    raise UserError('; '.join(failed))
   return groups
 
 

@@ -104,11 +104,12 @@ def adapt(
     batch_size = 2 ** int(math.log2(max(images / 8, 16)))
     batch_size = min(batch_size, 128)
   seen, least = (10_000, 10) if config.init_from else (30_000, 30)
-  if 'num_epochs' not in given:
+  if 'num_epochs' not in given and not config.num_steps:
     num_epochs = max(least, math.ceil(seen / images))
+  epochs = num_epochs or math.ceil(config.num_steps * batch_size / images)
   warmup, rate = config.optimizer.warmup_epochs, config.optimizer.learning_rate
   if 'optimizer.warmup_epochs' not in given:
-    warmup = round(num_epochs / 20, 2)
+    warmup = round(epochs / 20, 2)
   if 'optimizer.learning_rate' not in given:
     rate *= math.sqrt(batch_size / 128)
     if config.init_from:
@@ -133,7 +134,7 @@ def adapt(
       # A batch is padded to its size.
       'eval_batch_size': min(len(val), default.eval_batch_size),
       'num_epochs': num_epochs,
-      'eval_every_epochs': max(1, num_epochs // 50),
+      'eval_every_epochs': max(1, epochs // 50),
       'optimizer.learning_rate': float(f'{rate:.2g}'),
       'optimizer.warmup_epochs': warmup,
   }
@@ -148,7 +149,7 @@ def adapt(
     said += '; random crops, since not all images are square'
   return fields, [
       said,
-      f'{num_epochs} epochs of {images:,} images in batches of {batch_size}, '
+      f'{epochs} epochs of {images:,} images in batches of {batch_size}, '
       f'the first {warmup:g} with a rising learning rate',
       f'learning rate {rate:.2g}',
   ]

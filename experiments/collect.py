@@ -9,8 +9,11 @@ classes, and the latency if measured. Paths of run and data are left out.
 """
 
 import argparse
+from collections.abc import Iterable, Iterator
 import json
 import pathlib
+
+from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
 
@@ -24,19 +27,19 @@ def collect(run: pathlib.Path) -> dict:
 
   config, starts = read('config.json'), read('environment.json')
   config['data'].pop('dir')
+  config['data']['name'] = pathlib.Path(config['data']['name']).name
   for start in starts:
     program, *words = start['command']
-    start['command'] = [
-        pathlib.Path(program).name,
-        *(word for word in words if not word.startswith(_PLACES)),
-    ]
+    start['command'] = [pathlib.Path(program).name, *_without_places(words)]
     for name, value in start.get('variables', {}).items():
       if value.startswith('/'):  # such as LD_PRELOAD
         start['variables'][name] = pathlib.Path(value).name
     # The recipe of this start, which earlier versions did not record.
-    start.get('config', {'data': {}})['data'].pop('dir', None)
-  lines = (run / 'metrics.jsonl').read_text().splitlines()
-  entries = [json.loads(line) for line in lines]
+    data = start.get('config', {'data': {}})['data']
+    data.pop('dir', None)
+    if 'name' in data:
+      data['name'] = pathlib.Path(data['name']).name
+  entries = metrics_log.read_metrics(run)
   return {
       'config': config,
       'environment': starts,
@@ -45,6 +48,19 @@ def collect(run: pathlib.Path) -> dict:
       'data': read('data.json'),
       'latency': read('latency.json'),
   }
+
+
+def _without_places(words: Iterable[str]) -> Iterator[str]:
+  """Yields a command's words but for options with the paths of the run."""
+  rest = iter(words)
+  for word in rest:
+    name, given, value = word.partition('=')
+    if name == '--config.data.name' and given:
+      yield f'{name}={pathlib.Path(value).name}'
+    elif name not in _PLACES:
+      yield word
+    elif not given:
+      next(rest, None)  # its value, after a space
 
 
 if __name__ == '__main__':

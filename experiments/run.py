@@ -33,6 +33,7 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.commands import arguments, recipe_files
 from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.train import data as data_lib
 
 _TRAIN = (sys.executable, '-m', 'gswinrmt_jax', 'train')
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
@@ -246,7 +247,7 @@ def status(job: Job) -> Status:
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
   found = runs_lib.read(job.folder)
-  differing = run_folder.differences(found.config, job.config)
+  differing = run_folder.differences(found.config, _started(job.config))
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
   if not found.epochs:
@@ -257,6 +258,13 @@ def status(job: Job) -> Status:
   if found.finished or (stop and found.summary and found.epoch >= stop):
     state = 'complete'
   return Status(state, found.curve[found.epoch], found.test_score)
+
+
+def _started(config):
+  """Returns the config as its run has it, if its data are here."""
+  with contextlib.suppress(UserError):
+    return data_lib.with_own_splits(config)
+  return config
 
 
 def status_table(jobs: Sequence[Job]) -> str:

@@ -135,13 +135,25 @@ class Run:
     last = self.epochs[-1]
     return statistics.median(per_step) * last['step'] / last['epoch']
 
-  def tested(self, figure: str, which: str = 'last') -> float | None:
-    """Returns a metric of the last or best checkpoint on the test split.
+  @property
+  def best_validation(self) -> float | None:
+    """The best validation score, of the raw weights or of their average."""
+    return score_lib.best_epoch(self.epochs)[0] if self.epochs else None
 
-    Returns None for an unfinished run, even if an earlier version wrote the
-    metric: the test split is reserved for the end of the whole schedule.
+  def tested(self, figure: str, which: str = 'last') -> float | None:
+    """Returns a metric on the test split, None if it is not known.
+
+    It is that of the last checkpoint's raw weights, or of the 'best' weights on
+    validation data, which may be an average. It is None for an unfinished run,
+    even if an earlier version wrote the metric: the test split is reserved for
+    the end of the whole schedule.
     """
-    return self.summary[which].get(f'test_{figure}') if self.finished else None
+    if not self.finished:
+      return None
+    found = self.summary[which]
+    average = which == 'best' and found.get('weights') == score_lib.EMA
+    prefix = score_lib.PREFIX if average else ''
+    return found.get(f'test_{prefix}{figure}')
 
   @functools.cached_property
   def cost(self) -> cost.Cost | None:

@@ -152,8 +152,12 @@ def all_runs(runs: Sequence[Run]) -> str:
   rows = []
   for run, fields in zip(runs, flat, strict=True):
     last = run.curve.get(run.epoch)
-    best = max(run.curve.values(), default=None)
-    scores = (last, best, run.test_score, run.tested(run.score, 'best'))
+    scores = (
+        last,
+        run.best_validation,
+        run.test_score,
+        run.tested(run.score, 'best'),
+    )
     rows.append(
         [
             f'[{run.number}]',
@@ -327,7 +331,7 @@ def variants(setting: Setting) -> str:
     return [
         ', '.join(f'{run.epoch}' for run in runs),
         percent(average(runs, validation_at(last))),
-        percent(mean(max(run.curve.values()) for run in ended)),
+        percent(mean(run.best_validation for run in ended)),
         percent(average(runs, lambda run: run.test_score)),
         percent(average(runs, lambda run: run.tested(run.score, 'best'))),
         number(average(runs, lambda run: run.tested('loss')), '.4f'),

@@ -13,7 +13,7 @@ from typing import Any
 
 from gswinrmt_jax.errors import UserError
 
-_PART, _GONE = '.part', '.gone'
+_PART, _GONE, _OLD = '.part', '.gone', '.old'
 
 
 class LockedError(Exception):
@@ -21,7 +21,9 @@ class LockedError(Exception):
 
 
 @contextlib.contextmanager
-def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def replaced(
+    path: pathlib.Path, *, folder: bool = False
+) -> Iterator[pathlib.Path]:
   """Yields a temporary path that replaces `path` at the end.
 
   The caller writes a file or creates a folder there: `.NAME.RANDOM.part`, next
@@ -30,16 +32,28 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   and the temporary path is removed.
 
   A file replaces an existing file. Replacing a folder that is not empty raises
-  `OSError`.
+  `OSError`, unless `folder` is true: it is then removed last. If the process is
+  killed before, `remove_leftovers` completes what is left.
   """
-  part = _beside(path, _PART)
+  part, old = _beside(path, _PART), None
   try:
     yield part
     # Without syncing, the rename may reach the disk before the contents.
     for written in (*part.rglob('*'), part):
       sync(written)
-    os.replace(part, path)
+    if folder and path.exists():
+      old = _beside(path, _OLD)
+      path.rename(old)
+    try:
+      os.replace(part, path)
+    except BaseException:
+      if old:
+        old.rename(path)
+      raise
     sync(path.parent)
+    if old:
+      with contextlib.suppress(OSError):
+        _remove(old)
   except BaseException:
     with contextlib.suppress(OSError):  # Only the first error is reported.
       _remove(part)
@@ -56,13 +70,18 @@ def remove(folder: pathlib.Path) -> None:
 def remove_leftovers(folder: pathlib.Path) -> list[OSError]:
   """Removes what processes killed in `replaced` or `remove` left in a folder.
 
-  Hold the folder's lock: no other process may write there meanwhile.
+  A folder that was about to be replaced gets its name back. Hold the folder's
+  lock: no other process may write there meanwhile.
 
   Returns:
     The errors of those that cannot be removed.
   """
   errors = []
-  for suffix in (_PART, _GONE):
+  for old in folder.glob(f'.*{_OLD}'):
+    path = folder / old.name[1:].rsplit('.', 2)[0]
+    if not path.exists():
+      old.rename(path)
+  for suffix in (_PART, _GONE, _OLD):
     for path in folder.glob(f'.*{suffix}'):
       try:
         _remove(path)

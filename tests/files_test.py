@@ -65,6 +65,40 @@ def test_a_folder_is_made_once(tmp_path):
   assert os.listdir(tmp_path) == ['a']
 
 
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
+  path = tmp_path / 'a'
+
+  def write(text):
+    with files.replaced(path, folder=True) as part:
+      part.mkdir()
+      (part / 'b').write_text(text)
+
+  write('one')
+  write('two')
+  assert (path / 'b').read_text() == 'two'
+
+  def failing(source, target):
+    raise OSError('no')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'replace', failing)
+    with pytest.raises(OSError, match='no'):
+      write('three')
+  assert (path / 'b').read_text() == 'two'
+  assert os.listdir(tmp_path) == ['a']
+  # Killed after the old folder was renamed, before the new one was.
+  path.rename(tmp_path / '.a.1234.old')
+  (tmp_path / '.a.5678.part').mkdir()
+  files.remove_leftovers(tmp_path)
+  assert (path / 'b').read_text() == 'two'
+  assert os.listdir(tmp_path) == ['a']
+  # Killed after both.
+  (tmp_path / '.a.1234.old').mkdir()
+  files.remove_leftovers(tmp_path)
+  assert (path / 'b').read_text() == 'two'
+  assert os.listdir(tmp_path) == ['a']
+
+
 @pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])
 def test_what_was_there_stays_if_writing_fails(error, tmp_path):
   path = tmp_path / 'a.json'

@@ -38,7 +38,8 @@ _MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes drawn before falling back to a central one
 _STRIP = 64  # rows converted at a time
 _LOSSY = ('JPEG', 'MPO', 'WEBP')
-_ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16')  # bits, bytes, palettes, integers
+# Bits, bytes, palettes, integers.
+_ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16', 'I;16B')
 
 
 class Stored(NamedTuple):
@@ -207,6 +208,8 @@ def _open(
       # Pillow only warns here, and refuses at twice as many pixels.
       if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
+      if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
+        raise _RangeError('has 12 bits per pixel: store 8 or 16')
       rescaled = _is_rescaled(image)
       image.load()
       upright, turned = _upright(image)
@@ -231,10 +234,15 @@ def _open(
 def _is_rescaled(image):
   """Returns whether decoding multiplies grey levels; see `Image.tile`."""
   codec, _, _, args = image.tile[0] if image.tile else ('', None, 0, ())
-  raw, *rest = (args,) if isinstance(args, str) else args or ('',)
   if codec.startswith('ppm'):  # with the largest value of a PGM
-    return rest[0] not in (255, 65535)
-  return str(raw).startswith(('L;2', 'L;4'))
+    return args[1] not in (255, 65535)
+  return _raw_mode(image).startswith(('L;2', 'L;4'))
+
+
+def _raw_mode(image):
+  """Returns how pixels are stored, such as 'L;4', or ''; see `Image.tile`."""
+  args = image.tile[0][3] if image.tile else ''
+  return str(args if isinstance(args, str) else (args or ('',))[0])
 
 
 def _upright(image):

@@ -102,6 +102,8 @@ def open_maps(
     raise UserError(f'{folder} has no label maps: {error}') from error
   meta = meta if isinstance(meta, dict) else {}
   expected = _expected(name, split, data_dir)
+  if isinstance(meta.get('name'), str):  # once, the path of class folders
+    meta['name'] = pathlib.Path(meta['name']).name
   for field, wanted in expected.items():
     if (found := meta.get(field)) != wanted:
       raise UserError(
@@ -124,11 +126,12 @@ def open_maps(
 def _expected(name, split, data_dir):
   """Returns the expected `meta.json` of a split's maps, without checksum."""
   source = datasets.open_source(name, split, data_dir)
-  class_names = datasets.info(name, data_dir).class_names
+  info = datasets.info(name, data_dir)
+  class_names = info.class_names
   listed = ''.join(f'{class_name}\n' for class_name in class_names)
   return {
       'version': VERSION,
-      'name': name,
+      'name': info.name,  # of class folders: the last part of their path
       'split': split,
       'records': len(source),
       'classes': len(class_names),

@@ -68,7 +68,7 @@ def convert(
     safetensors_file.write(part / safetensors_file.NAME, match.variables, card)
     files.write_json(part / card_lib.FILE, card.to_dict())
   where = '{} x {} images'.format(*card.image_size)
-  if card.detector is not None:
+  if card.fit_within:
     where = 'images within {} x {} pixels'.format(*card.fit_within)
   terminal.say(
       f'Written to {folder}, for {where}, normalised with '

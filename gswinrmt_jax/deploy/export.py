@@ -95,9 +95,11 @@ def export(
   files.check_can_write(folder / name)
   source, folder = source or str(folder), folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
-  # An existing file is replaced only by one that was checked.
+  # An existing file is replaced only by one that was checked. The folder may be
+  # on another disk than its parent.
+  beside = folder if folder.is_dir() else folder.parent
   with tempfile.TemporaryDirectory(
-      prefix=f'.{folder.name}.', dir=folder.parent
+      prefix=f'.{folder.name}.', dir=beside
   ) as place:
     written = pathlib.Path(place) / name
     with terminal.busy(f'Writing {name} and comparing its {what}'):

@@ -67,7 +67,8 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Returns the reported scores, as plain numbers and lists.
 
   Of up to five classes, there is no top-5 accuracy: it would always be 1.
-  `not_finite` is there only if logits of some images are not finite.
+  `not_finite` is there only if logits of some images are not finite. A class
+  without images has the accuracy None.
 
   The expected calibration error uses 15 bins of equal width for the confidence,
   the largest probability. With `n_m` of `n` images in bin m,
@@ -80,7 +81,8 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   count = sums['count']
   confusion = sums['confusion']
   labelled = confusion.sum(1) + sums['not_finite']
-  per_class = np.diag(confusion) / np.maximum(labelled, 1)
+  right = zip(np.diag(confusion).tolist(), labelled.tolist(), strict=True)
+  per_class = [hits / count if count else None for hits, count in right]
   gaps = np.abs(sums['bin_correct'] - sums['bin_confidence'])
   top5 = {'top5_accuracy': float(sums['top5'] / count)}
   not_finite = int(sums['not_finite'].sum())
@@ -92,7 +94,7 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
       'loss': float(sums['loss'] / count),
       'smoothed_loss': float(sums['smoothed_loss'] / count),
       'calibration_error': float(gaps.sum() / count),
-      'class_accuracy': per_class.tolist(),
+      'class_accuracy': per_class,
       'confusion': confusion.astype(int).tolist(),
   }
 
@@ -127,4 +129,5 @@ def _confusion_lines(report, class_names):
       class_names, report['class_accuracy'], report['confusion'], strict=True
   ):
     cells = ''.join(f'{count:>7}' for count in counts)
-    yield f'{name:<{width}}{accuracy:>9.2%}{cells}'
+    share = '-' if accuracy is None else f'{accuracy:.2%}'
+    yield f'{name:<{width}}{share:>9}{cells}'

@@ -10,7 +10,7 @@ import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, segmentation
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
@@ -149,7 +149,12 @@ def _split(weights, data, split, data_dir, say):
 def _open_records(weights, name, taken, data_dir, size):
   """Returns the records, resized to `size` or, with a dense head, within it."""
   if weights.task == 'segmentation':
-    return datasets.load_segmentation(name, taken, data_dir, image_size=size)
+    found = datasets.load_segmentation(name, taken, data_dir, image_size=size)
+    if not segmentation.has_labels(found.source):
+      raise UserError(
+          f'no pixel of {name} {taken} has a class: choose another split'
+      )
+    return found
   if weights.task == 'detection':
     return datasets.load_detection(name, taken, data_dir, image_size=size)
   return datasets.load(
@@ -214,7 +219,9 @@ def data_of(
 def _scores(weights, records, batch_size, terminal, mirror=False):
   """Returns the scores on all records."""
   card, devices = weights.card, devices_lib.Devices()
-  model = card.make_model(records.image_shape[:2])
+  # Of images within bounds, a canvas may be larger than a model's images.
+  classifies = weights.task == 'classification'
+  model = card.make_model(records.image_shape[:2] if classifies else None)
   eval_step = evaluator.make_eval_step(
       model, card.mean, card.std, weights.task, mirror=mirror
   )

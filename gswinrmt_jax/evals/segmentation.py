@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
-
-IGNORED = 255  # label of pixels without a class
 
 
 def batch_sums(
@@ -24,8 +23,8 @@ def batch_sums(
 
   Args:
     logits: `[b, h, w, k]`; the largest is the prediction.
-    labels: Integers `[b, h, w]` from 0 to k - 1, or `IGNORED`, which no sum
-      includes. Any other makes the loss not a number.
+    labels: Integers `[b, h, w]` from 0 to k - 1, or `pictures.VOID`, which no
+      sum includes. Any other makes the loss not a number.
     mask: `[b]`, 0 for padding rows, which no sum includes.
 
   Returns:
@@ -37,7 +36,7 @@ def batch_sums(
   """
   num_classes = logits.shape[-1]
   real = mask > 0
-  counted = (labels != IGNORED) & real[:, None, None]
+  counted = (labels != pictures.VOID) & real[:, None, None]
   labels = jnp.where(counted, labels, 0).astype(jnp.int32)
   # Pixels that do not count get an index that `bincount` drops.
   known = counted & (0 <= labels) & (labels < num_classes)

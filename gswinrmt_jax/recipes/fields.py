@@ -48,6 +48,10 @@ _DROPS = When(
     'optimizer.schedule=drops',
     lambda config: config.optimizer.schedule == 'drops',
 )
+_FALLING = When(
+    'optimizer.schedule=cosine, epochs or poly',
+    lambda config: config.optimizer.schedule != 'drops',
+)
 _WARMUP = When(
     'optimizer.warmup_epochs or warmup_steps above 0',
     lambda config: (
@@ -552,6 +556,7 @@ FIELDS: Mapping[str, Field] = {
         0.0,
         'learning rate at the end of the schedule',
         tasks=ALL,
+        when=_FALLING,
     ),
     'optimizer.weight_decay': Field(0.05, 'weight decay', tasks=ALL),
     'optimizer.decay': Field(

@@ -23,6 +23,8 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident
 
+_SOME = 100  # most records of the test split that are read before training
+
 Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
 
@@ -252,18 +254,25 @@ def _check_data(config, train, val):
     The records of the test split, None if there is none.
   """
   data, task, test = config.data, recipes.task(config), None
-  if task == 'classification' and train.image_shape != val.image_shape:
-    sizes = [
-        f'{records.image_shape[1]} x {records.image_shape[0]}'
-        for records in (train, val)
-    ]
-    raise UserError(
-        f'{data.train_split} has images of {sizes[0]} pixels, '
-        f'{data.val_split} of {sizes[1]}: set config.data.image_size'
-    )
   if data.test_split:
     with _named('test_split'):  # Opens the split; decodes no image.
       test = datasets.open_source(data.name, data.test_split, data.dir, task)
+  if task == 'classification':
+    height, width, _ = train.image_shape
+    sizes = [(data.val_split, val.image_shape[1::-1])]
+    if test is not None and len(test):
+      # All others are decoded after the last epoch.
+      rows = range(0, len(test), -(-len(test) // _SOME))
+      with _named('test_split'):
+        seen = [test[row][0].size for row in rows]
+      if not data.image_size:
+        sizes += [(data.test_split, size) for size in seen]
+    for split, (across, down) in sizes:
+      if (across, down) != (width, height):
+        raise UserError(
+            f'{data.train_split} has images of {width} x {height} pixels, '
+            f'{split} of {across} x {down}: set config.data.image_size'
+        )
   opened = {
       'train_split': train.source,
       'val_split': val.source,

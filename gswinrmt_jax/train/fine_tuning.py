@@ -7,6 +7,7 @@ from flax import traverse_util
 import jax.numpy as jnp
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights.load import Weights
@@ -19,16 +20,17 @@ _HEADS = tuple(
 _BACKBONE = 'backbone'  # submodule of a segmenter or detector
 
 
-def check(target: Mapping[str, Any], source: Weights) -> None:
+def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
   """Refuses weights of another model, judging by shapes alone.
 
   Args:
     target: Shapes of the model's variables.
     source: The weights to start from.
+    freeze: As `config.optimizer.freeze`.
 
   Raises:
     UserError: If, apart from the heads, the source has arrays for less than
-      half of the elements of the target.
+      half of the elements of the target, or if it lacks one that is frozen.
   """
   new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)
@@ -40,6 +42,13 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
         f'config.init_from: {source.origin} is for another model: only '
         f'{share:.0%} of the values fit; {first} {fresh[first]}'
     )
+  for name, why in fresh.items():
+    _, *path = name.split('/')
+    if layerwise.is_frozen(tuple(path), freeze):
+      raise UserError(
+          f"config.optimizer.freeze is '{freeze}', but {name} {why}: random "
+          'values would be frozen'
+      )
 
 
 def transfer(

@@ -1,5 +1,6 @@
 """Learning rates by the number of updates made."""
 
+import collections
 from collections.abc import Sequence
 import math
 
@@ -10,6 +11,25 @@ import optax
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train.schedule import Schedule
+
+
+def check_warmup(config: ml_collections.ConfigDict) -> None:
+  """Refuses a warm-up that fills the run, whatever the number of images.
+
+  Raises:
+    UserError: If it does.
+  """
+  optimizer = config.optimizer
+  for unit, length in (
+      ('epochs', config.num_epochs),
+      ('steps', config.num_steps),
+  ):
+    warmup = optimizer[f'warmup_{unit}']
+    if length and warmup >= length:
+      raise UserError(
+          f'config.optimizer.warmup_{unit} is {warmup:g}: the warm-up fills '
+          f'the whole run of {length:,} {unit}; lower it, or train longer'
+      )
 
 
 def from_config(
@@ -23,7 +43,8 @@ def from_config(
       `floor(warmup_epochs n / B)`.
 
   Raises:
-    UserError: If the warm-up fills the run.
+    UserError: If the warm-up fills the run, or reaches beyond the first drop,
+      or if there is no drop within the run.
   """
   ends = {
       'start': optimizer.warmup_learning_rate,
@@ -47,11 +68,18 @@ def from_config(
         optimizer.learning_rate, power=optimizer.power, **steps, **ends
     )
   if optimizer.schedule == 'drops':
-    drops = map(schedule.epoch_end, optimizer.drop_epochs)
+    drops = tuple(map(schedule.epoch_end, optimizer.drop_epochs))
+    if not steps['warmup_steps'] <= min(drops) <= steps['total_steps']:
+      raise UserError(
+          f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: the first '
+          f'drop, after step {min(drops):,}, must be between the end of the '
+          f'warm-up, step {steps["warmup_steps"]:,}, and that of the run, step '
+          f'{steps["total_steps"]:,}'
+      )
     return warmup_drops(
         optimizer.learning_rate,
         warmup_steps=steps['warmup_steps'],
-        drops=tuple(drops),
+        drops=drops,
         start=optimizer.warmup_learning_rate,
     )
   rates = epoch_learning_rates(
@@ -131,10 +159,12 @@ def warmup_drops(
   Args:
     peak: See above.
     warmup_steps: `W`, before the first drop.
-    drops: Steps after which the rate is divided by ten.
+    drops: Steps after which the rate is divided by ten; by a hundred after one
+      that is there twice.
     start: See above.
   """
-  factors = {drop - warmup_steps: 0.1 for drop in drops}
+  counts = collections.Counter(drop - warmup_steps for drop in drops)
+  factors = {drop: 0.1**count for drop, count in counts.items()}
   constant = optax.piecewise_constant_schedule(peak, factors)
   warmup = optax.linear_schedule(start, peak, max(1, warmup_steps))
   return optax.join_schedules([warmup, constant], [warmup_steps])

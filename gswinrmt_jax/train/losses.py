@@ -12,7 +12,7 @@ import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import mix, photometric, token_labels
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, pictures
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.models.dense.detector import Detector
@@ -98,7 +98,7 @@ def pixel_loss(
 
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
 
-  Labels are integers [b h w], or `IGNORED`; `mean_over` is as in
+  Labels are integers [b h w], or `pictures.VOID`; `mean_over` is as in
   `pixel_cross_entropy`. The accuracy counts labelled pixels. `auxiliary_weight`
   is 0.4 in the released code, and 0 for a segmenter without an auxiliary head.
   """
@@ -112,7 +112,7 @@ def pixel_loss(
     loss += auxiliary_weight * pixel_cross_entropy(
         auxiliary, labels, mean_over=mean_over
     )
-  labelled = labels != segmentation.IGNORED
+  labelled = labels != pictures.VOID
   right = ((logits.argmax(-1) == labels) & labelled).sum()
   metrics = {'pixel_accuracy': right / jnp.maximum(labelled.sum(), 1)}
   return loss, (metrics, updates)
@@ -125,8 +125,8 @@ def pixel_cross_entropy(
 
   Args:
     logits: float32 [b h w k].
-    labels: Integers [b h w] from 0 to k - 1, or `IGNORED`. Any other makes the
-      loss not a number.
+    labels: Integers [b h w] from 0 to k - 1, or `pictures.VOID`. Any other
+      makes the loss not a number.
     mean_over: Divisor of the sum: 'labelled', the number of labelled pixels, or
       'all', the number of all pixels, as in RMT's released segmentation. With
       'all' the loss is scaled by the share of labelled pixels, which varies
@@ -137,7 +137,7 @@ def pixel_cross_entropy(
   """
   if mean_over not in MEANS:
     raise ValueError(f'{mean_over=} is not one of {MEANS}.')
-  labelled = labels != segmentation.IGNORED
+  labelled = labels != pictures.VOID
   losses = segmentation.cross_entropy(logits, jnp.where(labelled, labels, 0))
   total = jnp.where(labelled, losses, 0.0).sum()
   count = labels.size if mean_over == 'all' else labelled.sum()

@@ -94,8 +94,11 @@ class Preemption:
     self.received = number
     if not self._deferred:
       self.check()
+    when = 'this step'
+    if processes.share()[1] > 1:
+      when = 'the next logged step, as all processes do'
     text = (
-        f'\n{signal.Signals(number).name}: ends after this step, with a '
+        f'\n{signal.Signals(number).name}: ends after {when}, with a '
         'checkpoint; once more to stop at once\n'
     )
     # The signal may have interrupted `print`. Nobody may be reading.

@@ -25,6 +25,7 @@ from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import (
     fine_tuning,
     layerwise,
+    learning_rate,
     profiler,
     train_state,
     trainer,
@@ -222,6 +223,7 @@ def _open(config, folder, terminal):
     schedule_lib.check_stop(
         config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
     )
+  learning_rate.check_warmup(config)
   data = data_lib.open_data(config, terminal)
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
@@ -253,7 +255,9 @@ def _open(config, folder, terminal):
       terminal=terminal,
   )
   if init_from:
-    fine_tuning.check(run.trainer.target.variables, init_from)
+    fine_tuning.check(
+        run.trainer.target.variables, init_from, config.optimizer.freeze
+    )
   if processes.is_first():
     run_folder.write_config(folder, config, replace=False)
     run.images.write(folder)

@@ -386,4 +386,7 @@ def _class_names(contents):
   meta = contents.get('meta') if isinstance(contents, Mapping) else None
   names = meta.get('CLASSES') if isinstance(meta, Mapping) else None
   is_list = isinstance(names, (list, tuple))
-  return tuple(n for n in names if isinstance(n, str)) if is_list else ()
+  if not is_list:
+    return ()
+  # One name of its ADE20K ends with a blank.
+  return tuple(name.strip() for name in names if isinstance(name, str))

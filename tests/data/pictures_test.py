@@ -1,5 +1,6 @@
 """Tests decoding of every kind of image file, and crops, against Pillow."""
 
+import io
 import struct
 import tracemalloc
 import zlib
@@ -82,6 +83,34 @@ def test_the_scale_is_that_of_the_kind(kind, values, want, tmp_path):
 def test_another_range_is_refused(kind, values, tmp_path):
   with pytest.raises(UserError, match=r'deep\.tiff has pixels of'):
     pictures.read(_deep(tmp_path, values, kind))
+
+
+def test_twelve_bits_are_refused():
+  """Pillow keeps their range in 16 bits: white would be almost black."""
+  tags = {256: 2, 257: 1, 258: 12, 259: 1, 262: 1, 277: 1, 278: 1, 279: 3}
+  tags[273] = 8 + 2 + 12 * (len(tags) + 1) + 4  # where the pixels are
+  entries = [
+      struct.pack('<HHII', tag, 3, 1, value)
+      for tag, value in sorted(tags.items())
+  ]
+  head = b'II*\0' + struct.pack('<IH', 8, len(entries))
+  content = head + b''.join(entries) + bytes(4) + b'\xff\xf8\x00'
+  for read in (
+      pictures.open_rgb,
+      lambda content: pictures.open_label(content, pictures.LabelCoding()),
+  ):
+    with pytest.raises(ValueError, match='has 12 bits per pixel: store 8 or'):
+      read(content)
+
+
+def test_labels_of_sixteen_bits_in_either_order():
+  for kind in ('<u2', '>u2'):
+    file = io.BytesIO()
+    mode = {'<u2': 'I;16', '>u2': 'I;16B'}[kind]
+    image = PIL.Image.frombytes(mode, (2, 1), np.array([1, 3], kind).tobytes())
+    image.save(file, 'TIFF')
+    label = pictures.open_label(file.getvalue(), pictures.LabelCoding())
+    assert label.tolist() == [[1, 3]]
 
 
 def test_a_transparent_color_of_a_palette_is_white(tmp_path):

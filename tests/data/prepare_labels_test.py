@@ -299,7 +299,11 @@ def test_names_of_classes_that_will_not_do(text, said, tmp_path):
 
 def test_too_few_classes_or_images(tmp_path):
   _write(tmp_path, 'train/a', high=1)
-  assert 'the label images have no class but 0' in _said(tmp_path)
+  said = _said(tmp_path)
+  assert 'the label images have no class but 0' in said and '%' not in said
+  pixels = np.uint8([[255] * 7] * 2 + [[0] * 7] * 3)
+  PIL.Image.fromarray(pixels).save(tmp_path / 'labels' / 'train' / 'a.png')
+  assert '; 40% of their pixels are 255, which is void' in _said(tmp_path)
   _write(tmp_path / 'few', 'a', 'b')
   assert 'images is less than half an image' in _said(tmp_path / 'few')
   said = _said(tmp_path / 'few', '--val=0.4', '--test=0.5')

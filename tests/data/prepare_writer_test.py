@@ -8,11 +8,13 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import image_files
 import numpy as np
@@ -195,8 +197,7 @@ def test_a_second_writer_waits_for_the_first(tmp_path, capsys):
       time.sleep(0.01)
       said += capsys.readouterr().out
     go_on.set()
-    first.result()
-    second.result()
+    assert first.result() and not second.result()
   assert os.listdir(tmp_path / 'tfds') == ['thing']
 
 
@@ -214,6 +215,34 @@ def test_without_locks_both_write_and_the_first_is_kept(tmp_path, monkeypatch):
   writer.write_whole(_final(tmp_path), late)
   assert os.listdir(_final(tmp_path)) == ['data']
   assert os.listdir(_final(tmp_path).parent) == ['1.0.0']
+
+
+def test_what_is_replaced_stays_until_the_new_is_whole(tmp_path):
+  final = _final(tmp_path)
+  assert writer.write_whole(final, _write)
+
+  def other(folder):
+    assert os.listdir(final) == ['data']
+    (folder / 'other').touch()
+
+  def fails(folder):
+    raise ValueError('no')
+
+  with pytest.raises(ValueError, match='no'):
+    writer.write_whole(final, fails, replace=True)
+  assert os.listdir(final) == ['data']
+  assert writer.write_whole(final, other, replace=True)
+  assert os.listdir(final) == ['other']
+  assert os.listdir(final.parent) == ['1.0.0']
+
+
+def test_too_little_room_is_told_before_writing(tmp_path, monkeypatch):
+  usage = types.SimpleNamespace(free=10)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
+  image_files.write(tmp_path / 'in', _NAMES)
+  with pytest.raises(UserError, match=r'no room in .* GB of images: choose'):
+    _prepared(tmp_path)
+  assert os.listdir(tmp_path / 'tfds') == []
 
 
 def test_a_full_disk_or_no_directory_is_one_line(tmp_path):

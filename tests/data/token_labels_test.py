@@ -6,6 +6,7 @@ import shutil
 
 import folder_data
 import numpy as np
+import PIL.Image
 import pytest
 
 from gswinrmt_jax.data import datasets, records, token_labels
@@ -150,6 +151,23 @@ def test_maps_of_something_else_are_refused(
     _open(folder, root)
   message = str(caught.value)
   assert f'{field} is {value!r} there and ' in message and '\n' not in message
+
+
+def test_maps_of_class_folders_have_their_name(tmp_path, monkeypatch):
+  """The teacher may name the path otherwise than the run, which moves it."""
+  for split in ('train', 'val'):
+    for name in ('ant', 'bee', 'cat'):
+      folder = tmp_path / 'own' / split / name
+      folder.mkdir(parents=True)
+      PIL.Image.new('RGB', (8, 8)).save(folder / 'a.png')
+  monkeypatch.chdir(tmp_path)
+  how = {'split': 'train', 'data_dir': ''}
+  token_labels.write(tmp_path / 'maps', _maps(3), name='./own', **how)
+  for name in (str(tmp_path / 'own'), 'own'):
+    token_labels.open_maps(tmp_path / 'maps', name=name, **how)
+  (tmp_path / 'own').rename(tmp_path / 'other')
+  with pytest.raises(UserError, match="name is 'own' there and 'other' here"):
+    token_labels.open_maps(tmp_path / 'maps', name='other', **how)
 
 
 def test_another_split_is_refused(written, root):

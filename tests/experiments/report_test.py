@@ -7,12 +7,14 @@ import json
 import math
 import pathlib
 import re
+import types
 
 import ablations
 import collect
 import made_up_runs
 import numpy as np
 import paper
+import parameter_counts
 import pytest
 import report
 import runs as results
@@ -21,6 +23,7 @@ from tables import Change, difference, Mean, mean
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHORT = ['--config.num_epochs=2']
@@ -179,7 +182,14 @@ def _best(name, run):
   return run.summary['best'][name]
 
 
-def test_camvid():
+def _sized(model, size):
+  """Returns a cost that has only the parameters: operations take long."""
+  params = factory.variable_shapes(model, (*size, 3))['params']
+  return types.SimpleNamespace(parameters=parameter_counts.size(params))
+
+
+def test_camvid(monkeypatch):
+  monkeypatch.setattr(results.cost, 'count', _sized)
   text = (ROOT / 'docs' / 'segmentation.md').read_text()
   records, _ = results.gather([ROOT / 'results' / 'camvid'])
   (setting,), _ = results.group(records)
@@ -529,6 +539,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   config['data']['dir'] = '/place'
   (folder / 'config.json').write_text(json.dumps(config))
   command = ['/place/train.py', '--config=x', '--config.data.dir=/place']
+  command += ['--workdir', '/place', '--config.data.name=/place/own']
   start = {'command': command, 'config': config}
   environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
   (folder / 'environment.json').write_text(json.dumps(environment))
@@ -536,6 +547,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   path = tmp_path / 'collected.json'
   path.write_text(json.dumps(collect.collect(folder)))
   assert '/place' not in path.read_text()
+  assert '--config.data.name=own' in path.read_text()
   (run,), _ = results.gather([folder, tmp_path / 'runs'])  # once, named twice
   assert run.curve == {1: 0.25, 2: 0.5} and run.finished
   assert run.test_score == 0.625 and run.gap == -0.125
@@ -545,6 +557,16 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   assert again.source == path and again.config.model == run.config.model
   for name in ('epochs', 'summary', 'class_names', 'image_size', 'latency'):
     assert getattr(again, name) == getattr(run, name), name
+
+
+def test_the_best_weights_may_be_an_average():
+  """Validation and test are of the same weights of the same epoch."""
+  run = results.read(ROOT / 'results' / 'cifar10_small_restart.json')
+  assert run.summary['best']['weights'] == 'ema'
+  assert run.best_validation == run.summary['best']['val_ema_accuracy']
+  best = run.tested('accuracy', 'best')
+  assert best == run.summary['best']['test_ema_accuracy']
+  assert run.test_score == run.summary['last']['test_accuracy']
 
 
 def test_a_summary_of_an_earlier_step_is_none(write):

@@ -7,11 +7,13 @@ import sys
 
 import ablations
 import made_up_runs
+import PIL.Image
 import pytest
 import run
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.train import data as data_lib
 
 OUT = pathlib.Path('out')
 
@@ -126,6 +128,31 @@ def test_states(accuracies, how, changes, state, tmp_path):
   how = {'overrides': ['--config.num_epochs=3'], **how}
   folder = made_up_runs.write(tmp_path / 'a', 'cifar10_rmt', accuracies, **how)
   assert run.status(_job(folder, *changes)).state == state
+
+
+def test_a_run_of_a_folder_of_images_is_recognised(tmp_path, monkeypatch):
+  """Its config has the absolute path, and the splits of the folder."""
+  for name in ('ant', 'bee'):
+    for split in ('train', 'val'):
+      (tmp_path / 'own' / split / name).mkdir(parents=True)
+      image = PIL.Image.new('RGB', (8, 8))
+      image.save(tmp_path / 'own' / split / name / 'a.png')
+  monkeypatch.chdir(tmp_path)
+  job = _job(tmp_path / 'run', '--config.data.name=own')
+  started = data_lib.with_own_splits(job.config)
+  assert started.data.name == f'{tmp_path}/own'
+  assert started.data.train_split == 'train'
+  fields = [
+      f'--config.data.{field}={started.data[field]}'
+      for field in ('name', 'train_split', 'val_split', 'test_split')
+  ]
+  made_up_runs.write(
+      job.folder,
+      'cifar10_rmt',
+      [0.25, 0.5, 0.75],
+      overrides=['--config.num_epochs=3', *fields],
+  )
+  assert run.status(job).state == 'complete'
 
 
 def test_table(tmp_path):

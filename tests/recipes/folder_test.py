@@ -125,6 +125,13 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert lines[2] == 'learning rate 0.003'
   config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
   assert 'the first 7 with a rising' in lines[1]
+  # 2,000 steps of 16 are 500 epochs of 64.
+  steps = ['--config.num_epochs=0', '--config.num_steps=2000']
+  config, lines = _adapted(own, *steps)
+  assert (config.num_epochs, config.num_steps) == (0, 2000)
+  assert config.optimizer.warmup_epochs == 25
+  assert config.eval_every_epochs == 10
+  assert lines[1].startswith('500 epochs of 64 images in batches of 16, the fi')
   config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'
   assert config.data.val_split == 'val'

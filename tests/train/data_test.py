@@ -7,6 +7,7 @@ import json
 import folder_data
 import jax
 import numpy as np
+import PIL.Image
 import pytest
 import tiny
 import tiny_parts
@@ -327,6 +328,25 @@ def test_splits_of_different_sizes_are_one_line():
   said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
   with pytest.raises(UserError, match=said):
     data_lib._check_data(config, small, large)
+
+
+def test_a_test_split_of_another_size_is_told_before_training(tmp_path):
+  """Not after the last epoch, and not evaluated at its own size."""
+  for split, side in (('train', 9), ('val', 9), ('test', 8)):
+    for name in ('ant', 'bee'):
+      folder = tmp_path / 'own' / split / name
+      folder.mkdir(parents=True)
+      for row in range(3):
+        size = (9, 9) if split == 'test' and row < 2 else (side, side)
+        color = (row, ord(name[0]), ord(split[1]))
+        PIL.Image.new('RGB', size, color).save(folder / f'{row}.png')
+  recipe = _recipe(str(tmp_path), **{'data.test_split': 'test'})
+  recipe.data.name = str(tmp_path / 'own')
+  recipe.data.image_size, recipe.data.eval_crop = 0, 0.0
+  said = 'train has images of 9 x 9 pixels, test of 8 x 8: set config.data'
+  with pytest.raises(UserError, match=said):
+    train_loop.train(recipe, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.usefixtures('_tiny_model')

@@ -85,6 +85,15 @@ def test_another_model_is_refused():
     )
 
 
+def test_what_is_frozen_must_be_in_the_weights():
+  initial = _variables(3, 0.0, stage2={'bias': np.ones(4, np.float32)})
+  weights = types.SimpleNamespace(variables=_variables(3, 7.0), origin='there')
+  fine_tuning.check(initial, weights, 'stage1')
+  said = "is 'backbone', but params/stage2/bias not in the weights: random"
+  with pytest.raises(UserError, match=said):
+    fine_tuning.check(initial, weights, 'backbone')
+
+
 def test_a_list_of_many_names_is_cut():
   source = _variables(
       3, 7.0, **{f'm{i}': {'bias': np.ones(1)} for i in range(10)}

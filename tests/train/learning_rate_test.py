@@ -19,6 +19,29 @@ def test_schedule_without_warmup_starts_at_the_peak():
   )
 
 
+@pytest.mark.parametrize(
+    ('changes', 'said'),
+    [
+        ({'num_epochs': 5}, 'warmup_epochs is 5: .* run of 5 epochs'),
+        (
+            {
+                'num_epochs': 0,
+                'num_steps': 30,
+                'optimizer.warmup_epochs': 0.0,
+                'optimizer.warmup_steps': 40,
+            },
+            'warmup_steps is 40: .* run of 30 steps',
+        ),
+    ],
+)
+def test_such_a_warmup_is_seen_without_data(changes, said):
+  config = recipes.defaults('rmt_compact')
+  learning_rate.check_warmup(config)
+  config.update_from_flattened_dict(changes)
+  with pytest.raises(UserError, match=said):
+    learning_rate.check_warmup(config)
+
+
 @pytest.mark.parametrize('kind', ['cosine', 'epochs', 'poly', 'drops'])
 def test_a_warmup_as_long_as_the_run_is_refused(kind):
   config = recipes.defaults('rmt_compact')
@@ -165,3 +188,24 @@ def test_drops_are_those_of_the_released_detectors():
   rate = learning_rate.from_config(config.optimizer, steps)
   found = [rate(step) / 2 for step in wanted]
   np.testing.assert_allclose(found, [*wanted.values()], rtol=1e-5, atol=1e-7)
+  config.optimizer.drop_epochs = (8, 8)
+  rate = learning_rate.from_config(config.optimizer, steps)
+  found = [rate(step) / 2 for step in (7999, 8000, 11_999)]
+  np.testing.assert_allclose(found, [1, 0.01, 0.01], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'first', 'last'),
+    [
+        ({'num_epochs': 6}, '8,000', '6,000'),
+        ({'optimizer.warmup_steps': 9000}, '8,000', '12,000'),
+    ],
+)
+def test_a_drop_outside_of_the_run_or_in_the_warmup(changes, first, last):
+  config = recipes.detection('rmt_t', 'retina')
+  config.num_epochs, config.batch_size = 12, 16
+  config.optimizer.schedule, config.optimizer.warmup_epochs = 'drops', 0.0
+  config.update_from_flattened_dict(changes)
+  steps = schedule_lib.from_config(config, 16_000)
+  with pytest.raises(UserError, match=f'step {first}, .*, step {last}$'):
+    learning_rate.from_config(config.optimizer, steps)

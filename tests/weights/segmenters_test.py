@@ -45,7 +45,8 @@ def _state_dict(head):
 def _saved(path, state_dict):
   """Writes a checkpoint as mmsegmentation does."""
   contents = {
-      'meta': {'epoch': 1, 'iter': 80_000, 'CLASSES': ['wall', 'sky']},
+      # mmsegmentation's names of ADE20K have such a blank, too.
+      'meta': {'epoch': 1, 'iter': 80_000, 'CLASSES': ['wall', 'sky ']},
       'state_dict': state_dict,
       'optimizer': {'state': {0: {'step': 3, 'exp_avg': np.float32([1, 2])}}},
   }

@@ -68,9 +68,14 @@ class LabelImages(ClassLabels):
       found[pictures.VOID] = False
       count = int(found.nonzero()[0].max(initial=0)) + 1
       if count < 2:
+        void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
+        share = void / max(table['pixels'].sum(dtype=np.int64), 1)
+        hint = f'; {share:.0%} of their pixels are 255, which is void' * bool(
+            void
+        )
         raise UserError(
             'the label images have no class but 0: two classes or more are '
-            'needed'
+            f'needed{hint}'
         )
       collection.class_names = tuple(map(str, range(count)))
       return

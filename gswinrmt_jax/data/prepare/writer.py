@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shutil
 from typing import Any
 
 from gswinrmt_jax import files
@@ -99,7 +100,8 @@ def prepare(
     (folder / 'report.json').write_text(text + '\n', 'utf-8')
 
   print(f'{name}: preparing {final}', flush=True)
-  write_whole(final, write, replace=replace)
+  if not write_whole(final, write, replace=replace):
+    is_prepared(final, request)  # by another process; of the same, or refused
   damaged.unlink(missing_ok=True)
   print(f'{name}: prepared {final}')
   return final
@@ -169,13 +171,16 @@ def write_whole(
     write: Callable[[pathlib.Path], object],
     *,
     replace: bool = False,
-) -> None:
+) -> bool:
   """Writes the directory DIR/NAME/VERSION, whole or not at all.
 
   `write` writes the contents into a given directory. With `replace`, these take
   the place of what is there, once they are complete. If another process is
   writing the same data set, this one waits. On a file system without locks both
   write, and the first to finish is kept.
+
+  Returns:
+    Whether it was written here, not by another process.
 
   Raises:
     UserError: If the directory cannot be written.
@@ -185,22 +190,21 @@ def write_whole(
     root.mkdir(parents=True, exist_ok=True)
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
       if final.exists() and not replace:  # Another process has written it.
-        return
+        return False
       parent.mkdir(exist_ok=True)
       if held:
         files.remove_leftovers(parent)
       try:
-        with files.replaced(final) as part:
+        with files.replaced(final, folder=replace) as part:
           part.mkdir()
           write(part)
-          if replace and final.exists():
-            files.remove(final)
+        return True
       finally:
         with contextlib.suppress(OSError):  # Not empty: there are data sets.
           parent.rmdir()
   except (OSError, RuntimeError) as error:  # array_record raises the latter.
     if final.exists() and not replace:  # Another machine's was faster.
-      return
+      return False
     reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
     raise UserError(
         f'cannot write the data directory {root}: {reason}; choose another '
@@ -242,8 +246,15 @@ def _write_records(name, collection, table, folder):
       ),
       metadata=metadata and tfds.core.MetadataDict(metadata),
   )
+  sizes = {name: table[name] for name in table.dtype.names if 'size' in name}
+  total = sum(int(each.sum()) for each in sizes.values())
+  if total > shutil.disk_usage(folder).free:
+    raise UserError(
+        f'no room in {folder.parent} for {total / 1e9:.1f} GB of images: '
+        'choose another folder with --dir'
+    )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
-  size = sum(table[name].mean() for name in table.dtype.names if 'size' in name)
+  size = sum(each.mean() for each in sizes.values())
   writer = tfds.core.SequentialWriter(
       info,
       max_examples_per_shard=max(1, int(_SHARD_BYTES // size)),
