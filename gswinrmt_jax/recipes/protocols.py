@@ -286,6 +286,8 @@ def with_argument(
   config.augment.mix_off_epochs = 0  # the only epoch is mixed
   config.optimizer.warmup_epochs = 0.25
   config.optimizer.warmup_steps = 0
+  if config.optimizer.schedule == 'drops':
+    config.optimizer.drop_epochs = (1, 1)
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
   return config
 

@@ -406,6 +406,8 @@ def test_a_change_that_nothing_reads_is_refused(path):
   config.update_from_flattened_dict({path: value})
   if path == 'data.workers':
     config.data.storage = 'memory'
+  if path == 'optimizer.final_learning_rate':
+    config.optimizer.schedule = 'drops'
   with pytest.raises(UserError, match=f'{path} is .* has no effect: it needs'):
     recipes.check_used(config, recipe)
 
