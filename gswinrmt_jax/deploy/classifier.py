@@ -278,7 +278,10 @@ class LoadedClassifier(LoadedModel):
 
   def _all_pixels(self, images):
     images = images if loaded_model.is_many(images) else [images]
-    return [self.pixels(image) for image in images]
+    pixels = [self.pixels(image) for image in images]
+    if not pixels:
+      raise UserError(f'{self.origin}: no images were given')
+    return pixels
 
   def _rows(self, pixels, size=None, **how) -> Iterator[np.ndarray]:
     """Yields a row of the output for each image, float32, `size` at a time."""

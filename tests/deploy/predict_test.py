@@ -117,6 +117,9 @@ def test_a_path_an_image_and_an_array_are_one(loaded, digits):
   (many,) = loaded.predict(pixels[None])
   assert many.probabilities == want.probabilities
   assert loaded.predict([]) == []
+  for method in (loaded.logits, loaded.embed, loaded.features):
+    with pytest.raises(UserError, match='no images were given'):
+      method([])
 
 
 def test_an_opened_image_is_seen_as_its_file_is(loaded, tmp_path):
