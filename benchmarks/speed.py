@@ -356,7 +356,7 @@ def grow(
   """Measures how the time of models grows along an axis.
 
   Raises:
-    UserError: If fewer than two points can be measured of every model.
+    UserError: If of no model two points can be measured.
   """
   groups = []
   for spec in specs:
@@ -374,7 +374,7 @@ def grow(
     bench.say(f'{name}: time grows as (multiply-accumulates)^{power:.2f}')
     groups.append({**group, 'axis': axis, 'exponent': power})
   if not groups:
-    raise UserError('fewer than two points could be measured of every model')
+    raise UserError('of no model could two points be measured')
   return groups
 
 

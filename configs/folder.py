@@ -109,7 +109,8 @@ def adapt(
   epochs = num_epochs or math.ceil(config.num_steps * batch_size / images)
   warmup, rate = config.optimizer.warmup_epochs, config.optimizer.learning_rate
   if 'optimizer.warmup_epochs' not in given:
-    warmup = round(epochs / 20, 2)
+    warmup = 0.0 if config.optimizer.warmup_steps else round(epochs / 20, 2)
+  rising = warmup or config.optimizer.warmup_steps * batch_size / images
   if 'optimizer.learning_rate' not in given:
     rate *= math.sqrt(batch_size / 128)
     if config.init_from:
@@ -150,6 +151,6 @@ def adapt(
   return fields, [
       said,
       f'{epochs} epochs of {images:,} images in batches of {batch_size}, '
-      f'the first {warmup:g} with a rising learning rate',
+      f'the first {rising:g} with a rising learning rate',
       f'learning rate {rate:.2g}',
   ]

@@ -55,7 +55,8 @@ def _without_places(words: Iterable[str]) -> Iterator[str]:
   rest = iter(words)
   for word in rest:
     name, given, value = word.partition('=')
-    if name == '--config.data.name' and given:
+    if name == '--config.data.name':
+      value = value if given else next(rest, '')
       yield f'{name}={pathlib.Path(value).name}'
     elif name not in _PLACES:
       yield word

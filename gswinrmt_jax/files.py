@@ -13,7 +13,7 @@ from typing import Any
 
 from gswinrmt_jax.errors import UserError
 
-_PART, _GONE, _OLD = '.part', '.gone', '.old'
+_PART, _GONE, _REPLACED = '.part', '.gone', '.replaced'
 
 
 class LockedError(Exception):
@@ -42,7 +42,7 @@ def replaced(
     for written in (*part.rglob('*'), part):
       sync(written)
     if folder and path.exists():
-      old = _beside(path, _OLD)
+      old = _beside(path, _REPLACED)
       path.rename(old)
     try:
       os.replace(part, path)
@@ -77,11 +77,11 @@ def remove_leftovers(folder: pathlib.Path) -> list[OSError]:
     The errors of those that cannot be removed.
   """
   errors = []
-  for old in folder.glob(f'.*{_OLD}'):
+  for old in folder.glob(f'.*{_REPLACED}'):
     path = folder / old.name[1:].rsplit('.', 2)[0]
     if not path.exists():
       old.rename(path)
-  for suffix in (_PART, _GONE, _OLD):
+  for suffix in (_PART, _GONE, _REPLACED):
     for path in folder.glob(f'.*{suffix}'):
       try:
         _remove(path)

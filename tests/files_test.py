@@ -87,13 +87,13 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch):
   assert (path / 'b').read_text() == 'two'
   assert os.listdir(tmp_path) == ['a']
   # Killed after the old folder was renamed, before the new one was.
-  path.rename(tmp_path / '.a.1234.old')
+  path.rename(tmp_path / '.a.1234.replaced')
   (tmp_path / '.a.5678.part').mkdir()
   files.remove_leftovers(tmp_path)
   assert (path / 'b').read_text() == 'two'
   assert os.listdir(tmp_path) == ['a']
   # Killed after both.
-  (tmp_path / '.a.1234.old').mkdir()
+  (tmp_path / '.a.1234.replaced').mkdir()
   files.remove_leftovers(tmp_path)
   assert (path / 'b').read_text() == 'two'
   assert os.listdir(tmp_path) == ['a']

@@ -234,7 +234,8 @@ def _open(
 def _is_rescaled(image):
   """Returns whether decoding multiplies grey levels; see `Image.tile`."""
   codec, _, _, args = image.tile[0] if image.tile else ('', None, 0, ())
-  if codec.startswith('ppm'):  # with the largest value of a PGM
+  # Those of a PGM have its largest value; a PBM has none.
+  if codec.startswith('ppm') and not isinstance(args, str):
     return args[1] not in (255, 65535)
   return _raw_mode(image).startswith(('L;2', 'L;4'))
 

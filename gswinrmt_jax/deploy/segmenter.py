@@ -106,9 +106,9 @@ class LoadedSegmenter(LoadedDenseModel):
 def _classify(model, variables, pixels, extents, target, *, size):
   """Returns the classes, uint8, of one padded image, resized to `target`.
 
-  Also returns which pixels have finite logits. One class at a time has logits
-  in the size of the image. For 1,000 x 1,500 pixels and 150 classes, that takes
-  0.3 GB and 1.5 s on a CPU; all classes at once take 1.4 GB and 12.7 s.
+  Also returns which pixels have finite logits. Only one class at a time has
+  logits of the image's size. For 1,000 x 1,500 pixels and 150 classes, that
+  takes 0.3 GB and 1.5 s on a CPU; all classes at once take 1.4 GB and 12.7 s.
   """
 
   def compare(best, row):

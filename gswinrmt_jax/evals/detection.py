@@ -193,7 +193,7 @@ def average_precision(
     truth: Images, categories and annotations in COCO's format.
     found: Detections in COCO's format.
     kind: What is compared: 'bbox' or 'segm'.
-    limit: Detections of an image that are counted.
+    limit: Detections of an image and a class that are counted.
 
   Raises:
     UserError: If pycocotools is not installed.

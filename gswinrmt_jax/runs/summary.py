@@ -20,8 +20,12 @@ FIGURES = tuple(
     if score.shown or split == 'test'
 )
 # In the file, but not in the table: the IoU or average precision of each class
-# of a segmenter or detector.
-_BY_CLASS = ('test_class_iou', 'test_class_ap', 'test_class_mask_ap')
+# of a segmenter or detector, and of its average.
+_BY_CLASS = tuple(
+    f'test_{prefix}class_{name}'
+    for prefix in ('', raw_and_ema.PREFIX)
+    for name in ('iou', 'ap', 'mask_ap')
+)
 _FILE = 'summary.json'
 # Parts that every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}

@@ -158,7 +158,7 @@ def with_own_splits(
   Raises:
     UserError: If there is no such data set, or folders do not suit the task.
   """
-  config = ml_collections.ConfigDict(config).lock()
+  config = ml_collections.ConfigDict(config.to_dict()).lock()
   data = config.data
   folder = datasets.folder_of(data.name, data.dir)
   if folder and recipes.task(config) != 'classification':
@@ -260,13 +260,11 @@ def _check_data(config, train, val):
   if task == 'classification':
     height, width, _ = train.image_shape
     sizes = [(data.val_split, val.image_shape[1::-1])]
-    if test is not None and len(test):
+    if test is not None and len(test) and not data.image_size:
       # All others are decoded after the last epoch.
       rows = range(0, len(test), -(-len(test) // _SOME))
       with _named('test_split'):
-        seen = [test[row][0].size for row in rows]
-      if not data.image_size:
-        sizes += [(data.test_split, size) for size in seen]
+        sizes += [(data.test_split, test[row][0].size) for row in rows]
     for split, (across, down) in sizes:
       if (across, down) != (width, height):
         raise UserError(

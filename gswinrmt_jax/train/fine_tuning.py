@@ -127,7 +127,7 @@ def _fresh(new, old):
   fresh = {}
   for name, array in new.items():
     if name not in old:
-      fresh[name] = 'not in the weights'
+      fresh[name] = 'is not in the weights'
     elif old[name].shape != array.shape:
       fresh[name] = f'is {old[name].shape} in the weights, {array.shape} here'
   return fresh

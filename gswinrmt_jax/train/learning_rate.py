@@ -28,8 +28,31 @@ def check_warmup(config: ml_collections.ConfigDict) -> None:
     if length and warmup >= length:
       raise UserError(
           f'config.optimizer.warmup_{unit} is {warmup:g}: the warm-up fills '
-          f'the whole run of {length:,} {unit}; lower it, or train longer'
+          f'the whole run, which has {length:,}; lower it, or train longer'
       )
+
+
+def check_drops(
+    optimizer: ml_collections.ConfigDict, schedule: Schedule
+) -> None:
+  """Refuses drops that a new run would not reach, or within its warm-up.
+
+  Raises:
+    UserError: If there are such drops, and the schedule has any.
+  """
+  first = min(optimizer.drop_epochs)
+  warmup = optimizer.warmup_epochs
+  if optimizer.warmup_steps:
+    per_epoch = schedule.num_examples / schedule.batch_size
+    warmup = optimizer.warmup_steps / per_epoch
+  if optimizer.schedule == 'drops' and not (
+      warmup <= first <= schedule.num_epochs
+  ):
+    raise UserError(
+        f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: the first '
+        f'drop must be between the end of the warm-up, after {warmup:.3g} '
+        f'epochs, and that of the run, after {schedule.num_epochs:,}'
+    )
 
 
 def from_config(
@@ -43,8 +66,7 @@ def from_config(
       `floor(warmup_epochs n / B)`.
 
   Raises:
-    UserError: If the warm-up fills the run, or reaches beyond the first drop,
-      or if there is no drop within the run.
+    UserError: If the warm-up fills the run.
   """
   ends = {
       'start': optimizer.warmup_learning_rate,
@@ -68,18 +90,11 @@ def from_config(
         optimizer.learning_rate, power=optimizer.power, **steps, **ends
     )
   if optimizer.schedule == 'drops':
-    drops = tuple(map(schedule.epoch_end, optimizer.drop_epochs))
-    if not steps['warmup_steps'] <= min(drops) <= steps['total_steps']:
-      raise UserError(
-          f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: the first '
-          f'drop, after step {min(drops):,}, must be between the end of the '
-          f'warm-up, step {steps["warmup_steps"]:,}, and that of the run, step '
-          f'{steps["total_steps"]:,}'
-      )
+    drops = map(schedule.epoch_end, optimizer.drop_epochs)
     return warmup_drops(
         optimizer.learning_rate,
         warmup_steps=steps['warmup_steps'],
-        drops=drops,
+        drops=tuple(drops),
         start=optimizer.warmup_learning_rate,
     )
   rates = epoch_learning_rates(

@@ -16,9 +16,9 @@ from gswinrmt_jax.weights import state_dict
 # Parameters of `models.block` that scale a residual branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 _DECAY_LOGIT = 'decay_logit'
-# Output layers, which Muon leaves to Adam, as its author does: of classifiers
-# and of detectors. That of a segmenter is all of its 'classifier'.
-_OUTPUTS = ('head', 'dense_head', 'classes', 'boxes', 'logits', 'deltas')
+# Output layers of classifiers and of detectors, which Muon leaves to Adam, as
+# its author does. In a segmenter, it is the module 'classifier'.
+_OUTPUTS = {'head', 'dense_head', 'classes', 'boxes', 'logits', 'deltas'}
 _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's
 
 
@@ -122,7 +122,7 @@ def _optimizer_names(params):
     *layers, last = [entry.key for entry in path]
     # Depthwise kernels are [h, w, 1, c]. No other kernel has one input channel.
     matrix = leaf.ndim == 2 or (leaf.ndim == 4 and leaf.shape[2] > 1)
-    output = layers[-1] in _OUTPUTS or 'classifier' in layers
+    output = {*layers[-1:]} & _OUTPUTS or 'classifier' in layers
     return 'muon' if last == 'kernel' and matrix and not output else 'adam'
 
   return jax.tree.map_with_path(name, params)

@@ -233,6 +233,8 @@ def _open(config, folder, terminal):
       terminal.say(line)
   schedule = schedule_lib.from_config(config, len(data.train))
   profiler.parse(config.profile_steps, schedule.stop_step)  # a check
+  if not newest:
+    learning_rate.check_drops(config.optimizer, schedule)
   run = Run(
       folder=folder,
       config=config,

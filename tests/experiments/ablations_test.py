@@ -48,6 +48,9 @@ def test_a_switch_builds_on_a_tiny_image(base, switch):
       'ffn_conv': False,
       'ffn_norm': False,
   }
+  sizes = {'widths', 'depths', 'num_heads', 'full_stages'}
+  sizes |= {'mlp_ratios', 'layer_scale', 'decay_ranges'}
+  assert not changed.keys() & (fields.keys() - sizes)
   model = factory.create_model(name, num_classes=3, **{**changed, **fields})
   image = jax.ShapeDtypeStruct((1, 32, 32, 3), 'float32')
   logits = jax.eval_shape(

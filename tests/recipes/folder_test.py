@@ -131,6 +131,10 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert (config.num_epochs, config.num_steps) == (0, 2000)
   assert config.optimizer.warmup_epochs == 25
   assert config.eval_every_epochs == 10
+  given = _adapted(own, *steps, '--config.optimizer.warmup_steps=9')[
+      0
+  ].optimizer
+  assert (given.warmup_steps, given.warmup_epochs) == (9, 0.0)
   assert lines[1].startswith('500 epochs of 64 images in batches of 16, the fi')
   config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'

@@ -501,24 +501,26 @@ def test_each_part_of_a_batch_has_its_own_dropout():
 
 
 @pytest.mark.parametrize(
-    ('base', 'output'),
+    ('base', 'outputs'),
     [
-        ('classes', "['head']['kernel']"),
-        ('pixels', "['classifier']['conv']['kernel']"),
-        ('uper', "['classifier']['conv']['kernel']"),
-        ('boxes', "['classes']['kernel']"),
-        ('masks', "['logits']['kernel']"),
+        ('classes', ['head']),
+        ('pixels', ['classifier/conv']),
+        ('uper', ['classifier/conv']),
+        ('boxes', ['classes', 'boxes']),
+        ('masks', ['logits', 'deltas']),
     ],
 )
-def test_muon_leaves_outputs_to_adam(base, output):
+def test_muon_leaves_outputs_to_adam(base, outputs):
   config = _recipe(base)
   config.optimizer.name = 'muon'
   with _opened(config) as run:
     state = run.trainer.target.opt_state
   flat = jax.tree_util.tree_flatten_with_path(state)[0]
   adam = [jax.tree_util.keystr(path) for path, _ in flat if 'adam' in str(path)]
-  assert any(path.endswith(output) for path in adam)
+  layers = [f"['{name}']['kernel']".replace('/', "']['") for name in outputs]
+  for layer in layers:
+    assert any(path.endswith(layer) for path in adam)
   muon = [jax.tree_util.keystr(path) for path, _ in flat if 'muon' in str(path)]
-  assert muon and not any(path.endswith(output) for path in muon)
+  assert muon and not any(path.endswith(tuple(layers)) for path in muon)
   if base in ('boxes', 'masks'):  # of a neck or a tower
     assert any("['head']" in path for path in muon)

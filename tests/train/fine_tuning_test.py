@@ -52,7 +52,7 @@ def test_a_classifier_becomes_the_backbone_of_a_segmenter():
   assert not moved['params']['decode_head']['kernel'].any()
   assert report == [
       'loaded: 2 arrays',
-      'randomly initialised: params/decode_head/kernel (not in the weights)',
+      'randomly initialised: params/decode_head/kernel (is not in the weights)',
       'not used: params/backbone/head/kernel',
   ]
   again, report = fine_tuning.transfer(initial, moved)
@@ -70,7 +70,7 @@ def test_what_the_weights_lack_starts_anew():
   fresh = _variables(3, 0.0, gate={'bias': np.ones(4, np.float32)})
   moved, report = fine_tuning.transfer(fresh, _variables(3, 7.0))
   assert report[1:] == [
-      'randomly initialised: params/gate/bias (not in the weights)'
+      'randomly initialised: params/gate/bias (is not in the weights)'
   ]
   assert (moved['params']['gate']['bias'] == 1).all()
 
@@ -89,7 +89,7 @@ def test_what_is_frozen_must_be_in_the_weights():
   initial = _variables(3, 0.0, stage2={'bias': np.ones(4, np.float32)})
   weights = types.SimpleNamespace(variables=_variables(3, 7.0), origin='there')
   fine_tuning.check(initial, weights, 'stage1')
-  said = "is 'backbone', but params/stage2/bias not in the weights: random"
+  said = "is 'backbone', but params/stage2/bias is not in the weights: ra"
   with pytest.raises(UserError, match=said):
     fine_tuning.check(initial, weights, 'backbone')
 

@@ -22,7 +22,7 @@ def test_schedule_without_warmup_starts_at_the_peak():
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
-        ({'num_epochs': 5}, 'warmup_epochs is 5: .* run of 5 epochs'),
+        ({'num_epochs': 5}, 'warmup_epochs is 5: .* whole run, which has 5;'),
         (
             {
                 'num_epochs': 0,
@@ -30,7 +30,7 @@ def test_schedule_without_warmup_starts_at_the_peak():
                 'optimizer.warmup_epochs': 0.0,
                 'optimizer.warmup_steps': 40,
             },
-            'warmup_steps is 40: .* run of 30 steps',
+            'warmup_steps is 40: .* whole run, which has 30;',
         ),
     ],
 )
@@ -195,17 +195,26 @@ def test_drops_are_those_of_the_released_detectors():
 
 
 @pytest.mark.parametrize(
-    ('changes', 'first', 'last'),
+    ('changes', 'said'),
     [
-        ({'num_epochs': 6}, '8,000', '6,000'),
-        ({'optimizer.warmup_steps': 9000}, '8,000', '12,000'),
+        ({'num_epochs': 7}, 'after 0 epochs, and that of the run, after 7'),
+        (
+            {'num_epochs': 0, 'num_steps': 6500},  # of 1,000 an epoch
+            'after 0 epochs, and that of the run, after 7',
+        ),
+        (
+            {'optimizer.warmup_steps': 9000},
+            'after 9 epochs, and that of the run, after 12',
+        ),
     ],
 )
-def test_a_drop_outside_of_the_run_or_in_the_warmup(changes, first, last):
+def test_a_drop_outside_of_the_run_or_in_the_warmup(changes, said):
   config = recipes.detection('rmt_t', 'retina')
   config.num_epochs, config.batch_size = 12, 16
   config.optimizer.schedule, config.optimizer.warmup_epochs = 'drops', 0.0
+  schedule = schedule_lib.from_config(config, 16_000)
+  learning_rate.check_drops(config.optimizer, schedule)
   config.update_from_flattened_dict(changes)
-  steps = schedule_lib.from_config(config, 16_000)
-  with pytest.raises(UserError, match=f'step {first}, .*, step {last}$'):
-    learning_rate.from_config(config.optimizer, steps)
+  schedule = schedule_lib.from_config(config, 16_000)
+  with pytest.raises(UserError, match=rf'is \(8, 11\): .*{said}$'):
+    learning_rate.check_drops(config.optimizer, schedule)

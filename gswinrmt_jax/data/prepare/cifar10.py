@@ -72,7 +72,9 @@ def prepare(
     _build(folder, version, archive)
     files.write_json(folder / 'report.json', {'request': request})
 
-  writer.write_whole(final, write, replace=replace)
+  if not writer.write_whole(final, write, replace=replace):
+    writer.is_prepared(final, request if archive else {})
+    return final
   print(f'cifar10: prepared {final}')
   return final
 

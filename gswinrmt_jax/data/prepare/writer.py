@@ -102,6 +102,7 @@ def prepare(
   print(f'{name}: preparing {final}', flush=True)
   if not write_whole(final, write, replace=replace):
     is_prepared(final, request)  # by another process; of the same, or refused
+    return final
   damaged.unlink(missing_ok=True)
   print(f'{name}: prepared {final}')
   return final
@@ -189,11 +190,11 @@ def write_whole(
   try:
     root.mkdir(parents=True, exist_ok=True)
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
+      if held:
+        files.remove_leftovers(parent)  # which may give `final` its name back
       if final.exists() and not replace:  # Another process has written it.
         return False
       parent.mkdir(exist_ok=True)
-      if held:
-        files.remove_leftovers(parent)
       try:
         with files.replaced(final, folder=replace) as part:
           part.mkdir()
@@ -250,7 +251,7 @@ def _write_records(name, collection, table, folder):
   total = sum(int(each.sum()) for each in sizes.values())
   if total > shutil.disk_usage(folder).free:
     raise UserError(
-        f'no room in {folder.parent} for {total / 1e9:.1f} GB of images: '
+        f'no room in {folder.parents[1]} for {total / 1e9:.3g} GB of images: '
         'choose another folder with --dir'
     )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
