@@ -14,6 +14,7 @@ scores and not cut off at any: the caller chooses the least score.
 from collections.abc import Callable
 import dataclasses
 import functools
+import json
 import logging
 import pathlib
 import tempfile
@@ -92,6 +93,7 @@ def export(
       raise UserError(
           f'{folder / file} was not written by an export: choose another --out'
       )
+  _check_other_files(weights, folder, name)
   files.check_can_write(folder / name)
   source, folder = source or str(folder), folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,10 @@ def export(
         raw = 'logits and box deltas'
         said += '; ' + _compare(name, raw, found, expected, tolerance, _OWN)
       else:
-        expected = model_logits(weights)
+        # ONNX is computed by a CPU, and not in TF32.
+        exact = 'highest' if file_format == 'onnx' else None
+        with jax.default_matmul_precision(exact):
+          expected = model_logits(weights)
         said = _compare(name, what, found, expected, tolerance, _OWN)
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -160,6 +165,32 @@ def make_program(
   its detections by name instead, see above.
   """
   return functools.partial(_program, _pixel_model(weights))
+
+
+def _check_other_files(weights, folder, name):
+  """Refuses a folder whose other formats are of other weights.
+
+  A folder has one `config.json`, and no array shows all that it says.
+  """
+  there = [
+      other
+      for other, *_ in _FORMATS.values()
+      if other != name and (folder / other).exists()
+  ]
+  if not there or not (folder / card_lib.FILE).exists():
+    return
+  before, now = (
+      json.dumps(card, sort_keys=True)
+      for card in (
+          files.read_json(folder / card_lib.FILE),
+          weights.card.to_dict(),
+      )
+  )
+  if before != now:
+    raise UserError(
+        f'{folder / there[0]} is of other weights: choose another --out, or '
+        'remove it'
+    )
 
 
 def _pixel_model(weights):
@@ -277,9 +308,12 @@ def _write_torch(weights, path):
     )
   arrays = state_dict.to_torch_state_dict(weights.variables, model)
   torch_file.write(path, {entry: arrays})
-  variables = state_dict.from_torch_state_dict(
-      torch_file.read(path)[entry], model
-  )
+  try:
+    variables = state_dict.from_torch_state_dict(
+        torch_file.read(path)[entry], model
+    )
+  except ValueError as error:  # such as values that are not finite
+    raise UserError(f'{weights.origin}: {error}') from error
   return model_logits(dataclasses.replace(weights, variables=variables))
 
 

@@ -139,7 +139,8 @@ def draw(report: dict[str, Any]) -> Any:
   )
   figure.suptitle(
       f'{report["source"]}: {report["images"]} images of {report["data"]} '
-      f'{report["split"]}'
+      f'{report["split"]}',
+      parse_math=False,
   )
   grid = figure.subplots(len(stages), columns, squeeze=False)
   for number, (row, stage) in enumerate(zip(grid, stages, strict=True), 1):
@@ -236,7 +237,12 @@ def _by_group(axes, values, color, label, width):
 def _mean(passes):
   """Returns the mean over passes and heads for each group."""
   rows = np.concatenate([*passes.values()]).astype(float)  # None is NaN.
-  return [None if np.isnan(value) else value for value in rows.mean(0)]
+  known = ~np.isnan(rows)  # A pass may have but one key, and no entropy.
+  counts, totals = known.sum(0), np.where(known, rows, 0).sum(0)
+  return [
+      total / count if count else None
+      for total, count in zip(totals.tolist(), counts.tolist(), strict=True)
+  ]
 
 
 def _ends(values):

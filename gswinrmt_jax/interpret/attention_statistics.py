@@ -101,7 +101,7 @@ def analyze(
   Raises:
     UserError: As in `check`.
   """
-  arch = model.arch
+  model, arch = model.clone(remat='none'), model.arch
   check(arch)
   stages = [_Stage(arch, stage, size) for stage in range(arch.stages)]
   for images in read():
@@ -139,7 +139,11 @@ def analyze(
       stage.group(images)
     pixels = augment_lib.normalize(jnp.asarray(images), mean=mean, std=std)
     # Without jit, so that every intermediate value can be read.
-    with nn.intercept_methods(record):
+    # On a GPU, float32 would mean TF32.
+    with (
+        nn.intercept_methods(record),
+        jax.default_matmul_precision('highest'),
+    ):
       model.apply(variables, pixels, train=False)
     progress(done)
   return [stage.result(variables['params']) for stage in stages]

@@ -169,6 +169,7 @@ def _grad_cam(maps, pixels, class_name):
   for axes, title in zip((first, over, alone), titles, strict=True):
     axes.set_title(title, fontsize=9)
   _hide_ticks((first, over, alone))
+  class_name = class_name.replace('$', r'\$')  # no mathematics
   text = (
       f'Evidence for {class_name} in the feature map of stage '
       f'{maps.cam_stage}, relative to its largest value.'
@@ -287,7 +288,8 @@ def _wrap(figure, text):
 def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-  figure.suptitle(_wrap(figure, title), fontsize=10)
+  # A dollar sign in a file's name is no mathematics.
+  figure.suptitle(_wrap(figure, title), fontsize=10, parse_math=False)
   with files.replaced(path) as part:
     FigureCanvasAgg(figure).print_png(part)
   return path

@@ -116,16 +116,16 @@ def compute(
     cam_stage = _deepest(size, arch.strides)
   _check(model, size, point, label, cam_stage)
   tokens = tuple(token_at(point, stride) for stride in arch.strides)
-  logits, label, cam, found = jax.device_get(
-      _run(
-          model.clone(dtype=jnp.float32),
-          variables,
-          jnp.asarray(image, jnp.float32),
-          tokens,
-          label,
-          cam_stage=cam_stage - 1,
-      )
-  )
+  with jax.default_matmul_precision('highest'):  # not TF32 on a GPU
+    found = _run(
+        model.clone(dtype=jnp.float32, remat='none'),
+        variables,
+        jnp.asarray(image, jnp.float32),
+        tokens,
+        label,
+        cam_stage=cam_stage - 1,
+    )
+  logits, label, cam, found = jax.device_get(found)
   return Maps(
       size=size,
       point=point,

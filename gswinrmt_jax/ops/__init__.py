@@ -12,6 +12,7 @@
     resampling        nearest, bilinear, adaptive average pooling
     padding           images of several sizes in one batch
     image_pairs       images mixed with their neighbours in the batch
+    anchors, boxes, assignment, nms, roi_align    of detectors
 
 Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
 plain `jnp`, differentiated by JAX.

@@ -33,7 +33,7 @@ def cyclic_retention(
 ) -> Float[Array, 'b h w n d']:
   """Computes `ops.retention` in windows of the rolled map.
 
-  Arguments and result are those of `ops.retention`.
+  Arguments and result are those of `ops.retention`, which has more options.
   """
   # `partition` cuts maps in the order of their axes: (height, width).
   extent = value.shape[1:3]

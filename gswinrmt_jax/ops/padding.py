@@ -23,17 +23,19 @@ def check(extents: Extents, shape: tuple[Any, ...]) -> None:
     shape: `(b, h, w, c)`; the batch may be symbolic, as in an export.
 
   Raises:
-    ValueError: If they are not `[b, 2]` whole numbers from 1 to the image's
+    ValueError: If they are not `[b, 2]` signed integers from 1 to the image's
       height and width.
   """
   if extents is None:
     return
   batch, height, width, _ = shape
   found = jnp.shape(extents), jnp.result_type(extents)
-  if found[0] != (batch, 2) or not jnp.issubdtype(found[1], jnp.integer):
+  if found[0] != (batch, 2) or not jnp.issubdtype(
+      found[1], jnp.signedinteger  # `strided` negates them
+  ):
     raise ValueError(
-        f'extents must be [{batch}, 2] whole numbers, a height and a width of '
-        f'each image, not {list(found[0])} {found[1]}.'
+        f'extents must be [{batch}, 2] signed integers, a height and a width '
+        f'of each image, not {list(found[0])} {found[1]}.'
     )
   if isinstance(extents, jax.core.Tracer):
     return

@@ -95,7 +95,7 @@ def draw_curves(
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   figure = Figure(figsize=(12, 6.4), layout='constrained', dpi=_DPI)
   canvas = FigureCanvasAgg(figure)
-  figure.suptitle(folder.name)
+  figure.suptitle(folder.name, parse_math=False)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
   logged = set().union(*train)

@@ -138,7 +138,8 @@ def layer_scales(params: Any, decay: float) -> Any:
   `param_groups_layer_decay`.
   """
   paths = [_names(path) for path, _ in jax.tree.leaves_with_path(params)]
-  blocks = sorted({names[:2] for names in paths if _is_block(names)})
+  blocks = {names[:2] for names in paths if _is_block(names)}
+  blocks = sorted(blocks, key=lambda names: [*map(_number, names)])
   last = len(blocks) + 1
 
   def scale(path, _):
@@ -165,6 +166,6 @@ def _is_block(names):
 
 
 def _number(name):
-  """Returns the number of 'stage2' or 'down2', 0 for other names."""
-  found = re.fullmatch(r'(?:stage|down)(\d+)', name)
+  """Returns the number of 'stage2', 'down2' or 'block02', 0 for other names."""
+  found = re.fullmatch(r'(?:stage|down|block)(\d+)', name)
   return int(found[1]) if found else 0

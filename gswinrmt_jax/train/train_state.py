@@ -62,7 +62,7 @@ def create(
 
 
 def restart_ema(state: TrainState) -> TrainState:
-  """Restarts the EMA at the state's own weights, without a warm-up."""
+  """Restarts the EMA at the state's own weights."""
   # A copy: the step donates both, and a buffer cannot be donated twice.
   return state.replace(ema=jax.tree.map(jnp.copy, state.variables))
 

@@ -72,17 +72,18 @@ class Card:
   def __post_init__(self):
     names, bounds = self.class_names, self.fit_within
     datasets.Info(self.name, names, self.mean, self.std, self.image_size)
-    if max(self.image_size) > _LARGEST_SIDE:
+    if max(self.image_size) > self._largest_side:
       raise ValueError(
-          f'image_size {self.image_size} goes beyond {_LARGEST_SIDE:,} pixels'
+          f'image_size {self.image_size} goes beyond {self._largest_side:,} '
+          'pixels'
       )
     if not isinstance(self.num_classes, int):
       raise ValueError(f'num_classes {self.num_classes!r:.80} must be whole')
     if names and len(names) != self.num_classes:
       raise ValueError(f'{len(names)} names for {self.num_classes} classes')
-    if not 0 <= self.crop <= 1:
-      raise ValueError(f'crop {self.crop} must be from 0 to 1')
-    # The longer side is usually bounded by four times the shorter one.
+    # Bounds image_size / crop, the size that images are resized to.
+    if self.crop and not 0.1 <= self.crop <= 1:
+      raise ValueError(f'crop {self.crop} must be 0, or from 0.1 to 1')
     most = 4 * _LARGEST_SIDE
     if bounds is not None and not (
         len(bounds) == 2
@@ -95,6 +96,11 @@ class Card:
       raise ValueError('the model is a segmenter or a detector, not both')
     if not isinstance(self.figures, Mapping):
       raise ValueError(f'figures {self.figures!r:.80} must be a dictionary')
+
+  @property
+  def _largest_side(self):
+    # Of images within bounds, usually the longer side is four times the other.
+    return _LARGEST_SIDE * (4 if self.task != 'classification' else 1)
 
   @property
   def task(self) -> str:
@@ -134,10 +140,10 @@ class Card:
           f'{self.name}: images must be at least {least}x{least} pixels, not '
           f'{height}x{width}'
       )
-    if max(height, width) > _LARGEST_SIDE:
+    if max(height, width) > self._largest_side:
       raise UserError(
           f'{self.name}: images of {height}x{width} pixels are too large: a '
-          f'side is at most {_LARGEST_SIDE:,} pixels'
+          f'side is at most {self._largest_side:,} pixels'
       )
     return model
 

@@ -219,6 +219,8 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   path = _of_this_machine(path)
   folder = _folder_of_name(str(path)) or path
   if folder.is_file():
+    if folder.suffix == '.safetensors':
+      return safetensors_file.read_card(folder)
     if not (folder.parent / card_lib.FILE).exists():
       raise UserError(
           f'{path} has no {card_lib.FILE} beside it, which says its model and '

@@ -73,13 +73,34 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
         f'{path} has arrays that NumPy cannot read ({error}); convert them to '
         'float32 or float16'
     ) from error
-  text, expected = metadata.get(_CARD), metadata.get(_CHECKSUM)
-  if expected is not None and expected != str(_checksum(arrays, text or '')):
+  text, expected = metadata.get(_CARD, ''), metadata.get(_CHECKSUM)
+  if expected is not None and expected != str(_checksum(arrays, text)):
     raise UserError(
         f'{path} is damaged: its checksum differs from that of its contents; '
         'take another copy'
     )
-  if text is None:
+  return arrays, _card(path, text)
+
+
+def read_card(path: pathlib.Path) -> card_lib.Card:
+  """Returns the card that `read` returns, without reading arrays.
+
+  Raises:
+    UserError: If the file cannot be read, or has no card.
+  """
+  import safetensors
+
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      return _card(path, (file.metadata() or {}).get(_CARD, ''))
+  except (safetensors.SafetensorError, OSError) as error:
+    reason = card_lib.printable(str(error))[:160]
+    raise UserError(f'{path} is damaged: {reason}') from error
+
+
+def _card(path, text):
+  """Returns the card of a file, from its metadata or from beside it."""
+  if not text:
     card = card_lib.read(path.with_name(card_lib.FILE))
   else:
     try:
@@ -91,7 +112,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
         f'{path} does not say which model it is for, and there is no '
         f'{card_lib.FILE} of gswinrmt_jax next to it'
     )
-  return arrays, card
+  return card
 
 
 def _checksum(arrays, text):

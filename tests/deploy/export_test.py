@@ -190,6 +190,32 @@ def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
   assert before.read_text() == 'of an earlier export'
 
 
+def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
+  """Each file would be loaded with the card of the last."""
+  monkeypatch.setattr(export, 'model_logits', _flat)
+  _export(digits, 'safetensors', tmp_path)
+  card = dataclasses.replace(digits.card, mean=(0.5,) * 3)
+  other = dataclasses.replace(digits, card=card)
+  # Of the same name, it is replaced.
+  _export(other, 'safetensors', tmp_path)
+  assert load.read_card(tmp_path).mean == (0.5,) * 3
+  (tmp_path / 'model.onnx').touch()
+  _export(other, 'safetensors', tmp_path)
+  with pytest.raises(UserError, match=r'model\.onnx is of other weights'):
+    _export(digits, 'safetensors', tmp_path)
+  assert load.read_card(tmp_path / 'model.safetensors').mean == (0.5,) * 3
+
+
+def test_the_card_of_a_file_is_in_the_file(digits, tmp_path, monkeypatch):
+  monkeypatch.setattr(export, 'model_logits', _flat)
+  path, _ = _export(digits, 'safetensors', tmp_path / 'out')
+  (path.parent / 'config.json').write_text('{}')  # of something else
+  assert load.read_card(path) == load.load(path).card
+  path.write_bytes(path.read_bytes()[:100])
+  with pytest.raises(UserError, match='is damaged: '):
+    load.read_card(path)
+
+
 @pytest.mark.parametrize('name', ['config.json', 'README.md'])
 def test_files_of_something_else_are_kept(digits, tmp_path, name):
   (tmp_path / name).write_text('{"model": "mine"}')

@@ -131,7 +131,9 @@ class TestAnalyze:
       gate['bias'][...] = -4
       return params
 
-    stage = _analyzed('retention_compact', change, depths=(1, 1))[0]
+    # With `remat`, too, under which values could not be read.
+    fields = {'depths': (1, 1), 'remat': 'blocks'}
+    stage = _analyzed('retention_compact', change, **fields)[0]
     closed = _known(stage['gate']['closed'])
     np.testing.assert_allclose(closed, 1)
     np.testing.assert_allclose(
@@ -271,6 +273,11 @@ def test_gate_of_ones_leaves_the_rank():
   rank = _analyzed('retention_compact', change)[1]['rank']
   assert rank['gated'] == pytest.approx(rank['plain'], rel=1e-6)
   assert 1 < rank['plain'] < rank['most'] == 8
+
+
+def test_a_pass_of_one_key_does_not_hide_the_other():
+  passes = {'height': [[None, 0.5, None]], 'width': [[0.25, 1.0, None]]}
+  assert analysis._mean(passes) == [0.25, 0.75, None]
 
 
 def test_both_gates_count_in_the_rank():

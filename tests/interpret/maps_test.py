@@ -167,6 +167,7 @@ def test_defaults(monkeypatch):
 
   def run(model, variables, image, tokens, label, **options):
     asked.update(options, dtype=model.dtype, tokens=tokens, label=label)
+    asked['remat'] = model.remat  # under it, values cannot be read
     weights = [
         np.ones(
             (heads, *(-(-extent // 2 ** (stage + 1)) for extent in SIZE)),
@@ -178,11 +179,12 @@ def test_defaults(monkeypatch):
     return np.zeros(5, np.float32), 4, cam, [(w, None, None) for w in weights]
 
   monkeypatch.setattr(maps, '_run', run)
-  model = _model('rmt', decay='none', dtype='bfloat16')
+  model = _model('rmt', decay='none', dtype='bfloat16', remat='blocks')
   got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
   assert asked == {
       'cam_stage': 0,  # the first
       'dtype': jnp.float32,
+      'remat': 'none',
       'tokens': ((6, 4), (3, 2), (1, 1), (0, 0)),
       'label': None,
   }
@@ -400,7 +402,10 @@ def _titles(figure):
 
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
-  paths = drawing.write(directory, _maps(), PICTURE, title='a title ' * 20)
+  title = 'a title, $x_$ ' * 20  # of a file's name: no mathematics
+  paths = drawing.write(
+      directory, _maps(), PICTURE, title=title, class_name='$x_$'
+  )
   assert sorted(paths) == [directory / f'{name}.png' for name in NAMES]
   assert sorted(directory.iterdir()) == sorted(paths)
   for path in paths:

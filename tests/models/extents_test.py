@@ -231,8 +231,9 @@ def test_without_extents_nothing_is_computed(monkeypatch):
 @pytest.mark.parametrize(
     'extents, said',
     [
-        (jnp.ones((2, 2), jnp.int32), r'must be \[1, 2\] whole numbers'),
-        (jnp.ones((1, 2)), r'must be \[1, 2\] whole numbers, .* float32'),
+        (jnp.ones((2, 2), jnp.int32), r'must be \[1, 2\] signed integers'),
+        (jnp.ones((1, 2)), r'must be \[1, 2\] signed integers, .* float32'),
+        (np.array([[32, 32]], np.uint16), 'signed integers, .* uint16'),
         (np.array([[32, 0]]), r'between 1 and the image, 32x32, not \[\[32, 0'),
         (np.array([[33, 32]]), 'between 1 and the image'),
     ],

@@ -80,6 +80,17 @@ def test_learning_rates_fall_by_a_factor_per_block():
   }
 
 
+def test_blocks_are_in_the_order_of_their_numbers():
+  """As text, 'block100' would follow 'block10'."""
+  params = {
+      'stem': np.zeros(1),
+      'stage1': {f'block{i:02d}': np.zeros(1) for i in range(102)},
+  }
+  scales = layerwise.layer_scales(params, 0.5)['stage1']
+  assert scales['block101'] == 0.5 and scales['block100'] == 0.25
+  assert scales['block11'] == 2 * scales['block10']
+
+
 def test_in_a_segmenter_they_fall_from_its_heads():
   model = segmenter.create_segmenter(
       'retention_compact',

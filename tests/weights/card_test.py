@@ -69,7 +69,8 @@ def test_above_the_cards_size_no_margin_is_cut_off():
         ({'std': [0.5, 0.0, 0.5]}, 'above 0'),
         ({'std': [0.5, -0.1, 0.5]}, 'above 0'),
         ({'crop_pct': None}, 'there: '),
-        ({'crop_pct': np.nan}, 'from 0 to 1'),
+        ({'crop_pct': np.nan}, 'must be 0, or from 0.1 to 1'),
+        ({'crop_pct': 0.001}, 'must be 0, or from 0.1 to 1'),
         ({'label_names': ['a']}, '1 names'),
         ({'label_names': ['a', 1, 'c']}, 'not a st'),
         ({'input_size': [3, np.inf, 1]}, 'there'),
@@ -89,6 +90,22 @@ def test_a_wrong_card_is_one_line(change, said):
     place[key] = value
   with pytest.raises(UserError, match=said):
     card_lib.from_dict(fields, 'there')
+
+
+def test_canvases_of_dense_models_may_be_larger():
+  """As the bounds of images may; a run would find it out after training."""
+  detector = card_lib.Card(
+      name='rmt_t',
+      fields=factory.resolve('rmt_t', {'feature_norm': True}),
+      num_classes=3,
+      detector={'head': 'retina'},
+      image_size=(4000, 5024),
+      mean=(0.5,) * 3,
+      std=(0.5,) * 3,
+  )
+  assert detector.make_model().head.num_classes == 3
+  with pytest.raises(ValueError, match='goes beyond 16,384 pixels'):
+    dataclasses.replace(detector, image_size=(32, 16_416))
 
 
 def test_variables_are_traced_on_small_images(monkeypatch):
