@@ -49,7 +49,7 @@ run() { # a command, within what is left of LIMIT
   local left=$((end - SECONDS)) status=0
   if ((left > 0)); then timeout "$left" "$@" || status=$?; else status=124; fi
   if ((status == 124)); then
-    echo 'out of time: call again'
+    echo 'out of time: call again' >&2
     exit 75
   fi
   return "$status"
@@ -100,8 +100,8 @@ pipeline() { # the log has images per second and the share of waiting
       --config.data.name=synthetic --config.data.dir="$data" \
       --config.data.val_split='train[:1]' --config.data.test_split='' \
       "${how_read[@]}" &&
-      "$python" experiments/collect.py "$run" > "$results/pipeline_$storage.json" ||
-      failed+=("$run")
+      "$python" experiments/collect.py "$run" > "$run.part" &&
+      mv "$run.part" "$results/pipeline_$storage.json" || failed+=("$run")
   done
 }
 latency() {
@@ -119,8 +119,9 @@ depthwise() { measure depthwise --depthwise; }
 rest() {
   measure memory --model "$large" "${size[@]}" --train \
     --peers remat=elementwise remat=blocks
-  run benchmarks/first_step.sh 3 > "$results/first_step.txt" ||
-    failed+=(first_step)
+  [[ -e $results/first_step.txt ]] && return
+  run benchmarks/first_step.sh 3 > "$runs/first_step.part" &&
+    mv "$runs/first_step.part" "$results/first_step.txt" || failed+=(first_step)
 }
 
 all=(depthwise training cifar10_95 steps pipeline latency scaling rest)

@@ -431,7 +431,7 @@ def _run_spec(folder):
   """Returns a run's spec; weights do not affect latency and are not read."""
   card = load.run_card(folder, run_folder.load_config(folder))
   height, width = card.image_size
-  if card.segmenter is not None or height != width:
+  if card.task != 'classification' or height != width:
     raise UserError(
         f'{folder}: latency is measured for classifiers of square images only'
     )

@@ -1,9 +1,9 @@
 """Evaluates a checkpoint of a run, or other weights.
 
-Prints a table of the results and writes them, with the confusion matrix, to a
-JSON file: RUN/evaluation_SPLIT_STEP.json for a run (STEP_ema for the moving
-average), ./evaluation_WEIGHTS_DATA_SPLIT.json for other weights. Every image of
-the split counts once.
+Prints a table of the results and writes them, with the confusion matrix if it
+is no detector, to a JSON file: RUN/evaluation_SPLIT_STEP.json for a run
+(STEP_ema for the moving average), ./evaluation_WEIGHTS_DATA_SPLIT.json for other
+weights. Every image of the split counts once.
 """
 
 import argparse
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_number(
       parser,
       '--image-size',
-      help="resize images to N x N, as `predict` does (default: the model's "
-      'size)',
+      help='resize images to N x N, as `predict` does; of segmenters and '
+      "detectors, N bounds the shorter side (default: the model's size)",
   )
   arguments.add_number(
       parser, '--batch-size', help="images at a time (default: the run's own)"

@@ -28,6 +28,7 @@ import csv
 import io
 import itertools
 import json
+import os
 import pathlib
 import sys
 import time
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  images = _find(args.images)
+  images = _find(args.images, os.path.abspath(args.out or _FOLDER))
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
@@ -264,11 +265,12 @@ def _print_json(values):
   print(json.dumps(values, indent=2, allow_nan=False))
 
 
-def _find(arguments):
+def _find(arguments, out):
   """Returns images by path, with the names of the folders they are in.
 
   Of a file that is named itself, there are none; of an image in a folder that
-  is named, those below it, the innermost first.
+  is named, those below it, the innermost first. Pictures that an earlier call
+  wrote into a folder `out` inside are no images.
   """
   images = {}
   for argument in map(pathlib.Path, arguments):
@@ -276,8 +278,12 @@ def _find(arguments):
       images[str(argument)] = ()
       continue
     ignored = Counter()
+    own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
+      if not own.is_relative_to(out) and (own / inside).is_relative_to(out):
+        ignored['pictures of an earlier call'] += 1
+        continue
       folders = tuple(folder.name for folder in inside.parents)
       images[str(argument / inside)] = folders[:-1]
     if not any(pathlib.Path(path).is_relative_to(argument) for path in images):

@@ -258,14 +258,17 @@ def _find(args):
   if args.dataset == 'mini_imagenet':
     return imagenet.find_mini(root, classes=args.classes, seed=args.seed)
   if args.dataset == 'detection':
-    lists = {
-        split: _file_or_share(split, vars(args)[split])[0]
+    given = {
+        split: _file_or_share(split, vars(args)[split])
         for split in ('val', 'test')
     }
+    lists = {split: path for split, (path, _) in given.items()}
     found = object_files.find(root, args.boxes, classes=args.classes, **lists)
     if any(lists.values()):
-      if args.seed is not None:
-        raise UserError('--seed has no effect: the splits are given')
+      unread = [f'--{split}' for split, (_, share) in given.items() if share]
+      unread += ['--seed'] * (args.seed is not None)
+      if unread:
+        raise UserError(f'{unread[0]} has no effect: the splits are given')
       return found
     return _divided(found, args)
   found = label_images.find(
@@ -281,10 +284,14 @@ def _find(args):
 def _divided(found, args):
   from gswinrmt_jax.data import collection
 
-  shares = {
-      split: _file_or_share(split, vars(args)[split])[1]
-      for split in ('val', 'test')
-  }
+  shares = {}
+  for split in ('val', 'test'):
+    path, shares[split] = _file_or_share(split, vars(args)[split])
+    if path:
+      raise UserError(
+          f'--{split} {path}: lists are for detection; give a share, or divide '
+          'images and labels into train/, val/ and test/'
+      )
   return collection.divide(found, shares, args.seed)
 
 

@@ -297,6 +297,13 @@ def test_names_of_classes_that_will_not_do(text, said, tmp_path):
   assert re.search(said, _said(tmp_path, f'--classes={tmp_path}/names'))
 
 
+def test_lists_are_for_detection(tmp_path):
+  _write(tmp_path, *(f'{i}' for i in range(20)))
+  (tmp_path / 'val.txt').write_text('3\n4\n')
+  said = _said(tmp_path, f'--val={tmp_path}/val.txt')
+  assert re.search(r'--val .*val\.txt: lists are for detection; give a', said)
+
+
 def test_too_few_classes_or_images(tmp_path):
   _write(tmp_path, 'train/a', high=1)
   said = _said(tmp_path)

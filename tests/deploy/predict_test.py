@@ -276,6 +276,20 @@ def test_batches_do_not_matter(loaded, digits):
     )
 
 
+def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ('a', 'predictions/b', 'c/predictions/d'):
+    path = tmp_path / f'{name}.png'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PIL.Image.new('L', (1, 1)).save(path)
+  out = str(tmp_path / 'predictions')
+  assert [*predict_command._find(['.'], out)] == [
+      'a.png',
+      'c/predictions/d.png',
+  ]
+  assert [*predict_command._find(['predictions'], out)] == ['predictions/b.png']
+
+
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   """`test_an_unreadable_image_has_a_line_of_its_own` loads what it names."""
   monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)

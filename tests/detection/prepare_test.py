@@ -142,8 +142,13 @@ def test_coco_files_by_split(root, capsys):
   assert first.areas.tolist() == [30, 30]
   for mask in first.masks:
     np.testing.assert_array_equal(mask, detection.runs(pixels))
-  _prepare(root, '--boxes', root / 'train.json', '--val', root / 'val.json')
+  given = ['--boxes', root / 'train.json', '--val', root / 'val.json']
+  _prepare(root, *given)
   assert 'already prepared' in capsys.readouterr().out
+  for option in ('--test=0.2', '--seed=3'):
+    said = f'{option.partition("=")[0]} has no effect: the splits are given'
+    with pytest.raises(UserError, match=said):
+      _prepare(root, *given, option)
 
 
 def test_one_coco_file_is_divided_and_needs_no_masks(root, capsys):

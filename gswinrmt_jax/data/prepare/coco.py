@@ -178,7 +178,9 @@ def _read(path):
   images, annotations = parts['images'], parts['annotations']
   if not images:
     raise UserError(f'{path} has no images')
-  if annotations and all(_is_share(each['bbox']) for each in annotations):
+  boxes = [each['bbox'] for each in annotations]
+  # Boxes of zeros, as beside masks alone, are none.
+  if all(map(_is_share, boxes)) and any(map(any, boxes)):
     raise UserError(
         f"{path}: boxes are shares of the image; COCO's are in pixels"
     )

@@ -261,7 +261,10 @@ def _listed(images, lists):
       places = *places, ends.get(name), ends.get(stem)
       found = next(filter(None, places), [])
       if not found:
-        raise UserError(f'--{split} {path}: {name} is not among the images')
+        raise UserError(
+            f'--{split} {path}: {name} is not among the images, or has no file '
+            'of objects'
+        )
       image, *others = (each.file_name for each in found)
       if others:
         raise UserError(
