@@ -2,8 +2,8 @@
 
 Prints a table of the results and writes them, with the confusion matrix if it
 is no detector, to a JSON file: RUN/evaluation_SPLIT_STEP.json for a run
-(STEP_ema for the moving average), ./evaluation_WEIGHTS_DATA_SPLIT.json for other
-weights. Every image of the split counts once.
+(STEP_ema for the moving average), ./evaluation_WEIGHTS_DATA_SPLIT.json for
+other weights. Every image of the split counts once.
 """
 
 import argparse
