@@ -1,7 +1,8 @@
-"""Generates class folders of images with a digit among scraps of others.
+r"""Generates class folders of images with a digit among scraps of others.
 
   python examples/cluttered_digits.py images
-  gswinrmt train --config=digits_retention --config.data.name=images
+  gswinrmt train --config=digits_retention --config.data.name=images \
+    --workdir=runs/cluttered
 
 To classify such an image, a model must find the digit, so its maps should show
 where the digit is. `boxes.json` in the folder has the true box of each digit:

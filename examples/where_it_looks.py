@@ -1,6 +1,6 @@
 """Measures how often a model looks at the digit of `cluttered_digits.py`.
 
-  python examples/where_it_looks.py runs/cluttered_digits images
+  python examples/where_it_looks.py runs/cluttered images
 
 For each stage, over the test images: how often the token with the largest
 Grad-CAM value has its centre in the box of the digit ("pointing game", Zhang et

@@ -73,7 +73,8 @@ def restart() -> None:
 
 def notice() -> str:
   """Returns the line that tells of a restart; '' if there was none."""
-  if os.environ.get(SWITCH) != 'mimalloc':
+  preloaded = 'mimalloc' in os.environ.get('LD_PRELOAD', '')
+  if os.environ.get(SWITCH) != 'mimalloc' or not preloaded:
     return ''
   return f'Memory by mimalloc, for speed on a CPU ({SWITCH}=system: without).'
 

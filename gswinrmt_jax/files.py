@@ -156,7 +156,10 @@ def read_json(path: pathlib.Path) -> Any:
 def user_cache() -> pathlib.Path:
   """Returns the user's cache folder for this package."""
   root = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  return pathlib.Path(root).expanduser() / 'gswinrmt_jax'
+  try:
+    return pathlib.Path(root).expanduser() / 'gswinrmt_jax'
+  except RuntimeError as error:
+    raise UserError(f'{root}: there is no home; set XDG_CACHE_HOME') from error
 
 
 @contextlib.contextmanager

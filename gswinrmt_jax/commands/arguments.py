@@ -79,6 +79,7 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
   instead = ', or val without a test split' if split == 'test' else ''
   add(
       '--data',
+      type=path,
       metavar='NAME',
       help="data set (default: the run's own; required for weights alone)",
   )

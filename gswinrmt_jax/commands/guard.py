@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from typing import NoReturn
@@ -93,7 +94,9 @@ def guarded(command: Callable[[], int | None]) -> int:
 
 def complain(message: str) -> int:
   """Prints `gswinrmt: MESSAGE` as one line; returns 2, the status of errors."""
-  _print(f'gswinrmt: {terminal.printable(" ".join(message.split()))}')
+  # Blanks stay: they may be those of a file's name.
+  line = re.sub(r'\s*\n\s*', ' ', message.strip())
+  _print(f'gswinrmt: {terminal.printable(line)}')
   return 2
 
 

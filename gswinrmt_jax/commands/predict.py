@@ -25,6 +25,7 @@ probability. --image-size is the shorter side, --out a folder.
 import argparse
 from collections import Counter
 import csv
+import functools
 import io
 import itertools
 import json
@@ -32,6 +33,7 @@ import os
 import pathlib
 import sys
 import time
+import unicodedata
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
@@ -42,6 +44,7 @@ from gswinrmt_jax.terminal import duration, printable, Terminal
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
+_WRITTEN = ('_overlay', '_labels', '_objects')  # ends of pictures in it
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 # Options that only some models have.
@@ -144,9 +147,9 @@ def _classify(args, images, weights, terminal):
   found = _predict_each(loaded, images, terminal, top)
   if table or args.json:
     found = _with_progress(found, len(images), terminal)
-  rows = []
+  rows, classes = [], {_nfc(name): name for name in loaded.class_names}
   for one, path in _with_paths(args.maps, found):
-    rows.append(_row(one, images, loaded.class_names))
+    rows.append(_row(one, images, classes))
     if not (table or args.json):
       _print(one)
     if args.maps:
@@ -281,7 +284,8 @@ def _find(arguments, out):
     own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
-      if not own.is_relative_to(out) and (own / inside).is_relative_to(out):
+      written = inside.stem.endswith(_WRITTEN) and not own.is_relative_to(out)
+      if written and (own / inside).is_relative_to(out):
         ignored['pictures of an earlier call'] += 1
         continue
       folders = tuple(folder.name for folder in inside.parents)
@@ -293,11 +297,16 @@ def _find(arguments, out):
   return images
 
 
-def _row(one, images, class_names):
+# A folder's name from a Mac has umlauts of two characters.
+_nfc = functools.partial(unicodedata.normalize, 'NFC')
+
+
+def _row(one, images, classes):
   """Returns a prediction as JSON values, with its true class if it is known."""
-  row = one.to_dict()
-  folders = images[one.image]
-  true_class = next((name for name in folders if name in class_names), None)
+  row, folders = one.to_dict(), map(_nfc, images[one.image])
+  true_class = next(
+      (classes[name] for name in folders if name in classes), None
+  )
   return row if true_class is None else {**row, 'true_class': true_class}
 
 
@@ -316,7 +325,9 @@ def _write_table(path, rows, top):
     writer.writerow(
         [row['image'], row.get('true_class', ''), *itertools.chain(*ranked)]
     )
-  files.write_text(path, text.getvalue())
+  # Names that are not UTF-8 are escaped.
+  table = text.getvalue().encode('utf-8', 'backslashreplace').decode('utf-8')
+  files.write_text(path, table)
 
 
 def _with_progress(found, total, terminal):

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--dir',
-      default='',
+      type=arguments.path,
       metavar='DIR',
       help='TFDS data directory to write into; default: $TFDS_DATA_DIR, or '
       '~/tensorflow_datasets',
@@ -150,8 +150,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         f'--{name}',
         metavar='SHARE',
-        help=f'share of each class for {name}, with segmentation and detection '
-        'of all images; default 0.1; with detection, also the JSON file of '
+        help=f'share of all images for {name}; default 0.1; with detection, '
+        'also the JSON file of '
         "these images, or a list of their names for VOC's and YOLO's files",
     )
   add(
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> None:
   elif args.dataset == 'cifar10':
     from gswinrmt_jax.data.prepare import cifar10
 
-    cifar10.prepare(args.dir, args.archive, replace=bool(args.replace))
+    cifar10.prepare(args.dir or '', args.archive, replace=bool(args.replace))
   elif args.dataset == 'folder':
     _report_folder(args)
   else:
@@ -242,7 +242,7 @@ def _prepare_images(args):
   writer.prepare(
       name,
       lambda: _find(args),
-      data_dir=args.dir,
+      data_dir=args.dir or '',
       jobs=args.jobs or parallel.cores(),
       skip_damaged=args.on_error == 'skip',
       replace=bool(args.replace),

@@ -94,9 +94,14 @@ def adapted(
   module, recipe = _get_config(find(name), argument or None)
   config, lines = _override(copy.deepcopy(recipe), overrides), []
   if hasattr(module, 'adapt'):
-    given = {override.partition('=')[0] for override in overrides}
-    given = {name.partition('.')[2] for name in given}
-    fields, lines = module.adapt(config, given)
+    given = {one: one.partition('=')[0].partition('.')[2] for one in overrides}
+    fields, lines = module.adapt(config, {*given.values()})
+    if taken := fields.keys() & {*given.values()}:
+      # In the recipe, these fields have the values that they would have.
+      kept = [one for one, path in given.items() if path not in taken]
+      config = _override(copy.deepcopy(recipe), kept)
+      without, _ = module.adapt(config, {*given.values()} - taken)
+      fields |= {path: without[path] for path in taken}
     recipe.update_from_flattened_dict(fields)
     config = _override(copy.deepcopy(recipe), overrides)
   return recipe, config, lines

@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import pathlib
 import re
+import shlex
 import sys
 import textwrap
 
@@ -138,6 +139,7 @@ def _short(path):
 
 def _next_steps(folder, summary, config):
   """Returns the commands that usually follow a run."""
+  folder = shlex.quote(str(folder))
   finished = summary['steps'] == summary['total_steps']
   split = '' if finished and config.data.test_split else ' --split val'
   lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']

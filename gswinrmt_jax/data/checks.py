@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 import hashlib
 import itertools
+import shlex
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def overlaps(
       yield (
           f'whether the splits share images is not known: {number:,} files '
           'have sizes that several splits have, too many to read now; '
-          f'`gswinrmt prepare folder {first.folder}` compares them'
+          f'`gswinrmt prepare folder {shlex.quote(str(first.folder))}` '
+          'compares them'
       )
     return
   rows = {

@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import re
+import shlex
 from typing import Any
 import unicodedata
 
@@ -307,7 +308,7 @@ class FolderSource(sources.Source):
     except UserError as error:
       raise UserError(
           f'{error}: repair or remove it (`gswinrmt prepare folder '
-          f'{self.folder}` finds all such images)'
+          f'{shlex.quote(str(self.folder))}` finds all such images)'
       ) from error
     return picture, int(self.label[row])
 

@@ -106,6 +106,22 @@ def find(
         yield ImageFile(name, 0)
 
 
+def files(root: pathlib.Path, below: str, suffix: str) -> Iterator[str]:
+  """Yields the files in a folder that have a suffix, as `find` does images.
+
+  Args:
+    root: Folder that names are relative to.
+    below: The folder, relative to `root`.
+    suffix: Such as '.xml'; in capitals, too. '' takes all files.
+
+  Raises:
+    UserError: As `find`.
+  """
+  for name in _in_folder(root, below, Counter()):
+    if not suffix or suffix_of(name) == suffix:
+      yield name
+
+
 def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the sorted names in a folder, without hidden ones.
 

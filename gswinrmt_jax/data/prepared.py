@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 from typing import Any
 
 from gswinrmt_jax.errors import UserError
@@ -22,9 +23,13 @@ def data_root(data_dir: str) -> pathlib.Path:
   root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   if '://' in str(root):
     raise UserError(
-        f'{root} is an address: data sets are in a folder of this machine'
+        f'{root} is an address: data sets are in a folder of this machine; '
+        'name one with --config.data.dir, --data-dir, --dir or TFDS_DATA_DIR'
     )
-  return pathlib.Path(os.path.expanduser(root)).absolute()
+  root = os.path.expanduser(root)
+  if root.startswith('~/'):
+    raise UserError(f'{root}: there is no home; set TFDS_DATA_DIR')
+  return pathlib.Path(root).absolute()
 
 
 def names(data_dir: str) -> list[str]:
@@ -42,9 +47,10 @@ def open_newest(name: str, data_dir: str) -> Any | None:
   Raises:
     UserError: As in `open_version`.
   """
+  if not re.fullmatch(r'\w[\w.-]*', name):
+    return None
   folder = data_root(data_dir) / name
-  plain = re.fullmatch(r'\w[\w.-]*', name)
-  versions = _versions(folder) if plain else []
+  versions = _versions(folder)
   return open_version(folder / versions[-1]) if versions else None
 
 
@@ -110,7 +116,7 @@ def prepare_command(
   elif name != 'cifar10':
     words.append('--images DIR')
   if root != data_root(''):
-    words.append(f'--dir {root}')
+    words.append(f'--dir {shlex.quote(str(root))}')
   return ' '.join(words)
 
 

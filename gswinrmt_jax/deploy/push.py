@@ -77,10 +77,18 @@ def _upload(folder, repository, tag, private):
   failed = f'{repository} cannot be uploaded'
   taken = set()
   with _explained(failed):
-    api.create_repo(repository, private=private, exist_ok=True)
+    # None leaves it to the owner's setting; of a repository that is there
+    # already, `private` is ignored.
+    api.create_repo(repository, private=private or None, exist_ok=True)
+    public = private and not api.repo_info(repository).private
     if tag:
       refs = api.list_repo_refs(repository)
       taken = {ref.name for ref in (*refs.tags, *refs.branches)}
+  if public:
+    raise UserError(
+        f'{repository} is there already, and public: leave out --private, or '
+        'make it private first'
+    )
   if tag in taken:
     raise UserError(
         f'{repository} has {tag} already: choose another --revision'

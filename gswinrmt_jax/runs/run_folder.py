@@ -20,6 +20,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import shlex
 import subprocess
 import sys
 
@@ -117,7 +118,7 @@ def check_same(
         one.startswith((*_LENGTHS, _WARMUP)) for one in differing
     ):
       in_run = path.parent.name == 'checkpoints'
-      folder = path.parent.parent if in_run else path
+      folder = shlex.quote(str(path.parent.parent if in_run else path))
       advice = (
           f' (--config.init_from={folder} starts there from the weights of '
           'this run, which cannot be made longer: its learning rate has '

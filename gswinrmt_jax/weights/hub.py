@@ -54,6 +54,11 @@ def check_name(name: str) -> tuple[str, str | None]:
 
 
 def reason(error: Exception) -> str:
-  """Returns the first line of an error, or its type if it has no message."""
-  said = str(error).strip().removeprefix('Got: ')  # as the Hub's library begins
-  return said.split('\n')[0] or type(error).__name__
+  """Returns the first two lines of an error, or its type if it has none.
+
+  The Hub's library has the status first, then what is wrong.
+  """
+  said = str(error).strip().removeprefix('Got: ')
+  lines = filter(None, map(str.strip, said.split('\n')))
+  lines = [line for line in lines if not line.startswith('Request ID')]
+  return ' '.join(lines[:2]) or type(error).__name__

@@ -6,9 +6,11 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import fnmatch
+import functools
 import os
 import pathlib
 from typing import Any
+import unicodedata
 
 from flax import traverse_util
 import jax.numpy as jnp
@@ -143,7 +145,10 @@ class Weights:
           f'{self.origin} has {card.num_classes} classes, {info.name} has '
           f'{len(info.class_names)}: choose a data set with the same classes'
       )
-    if card.class_names and card.class_names != info.class_names:
+    # Names of folders from a Mac have umlauts of two characters.
+    nfc = functools.partial(unicodedata.normalize, 'NFC')
+    same = [*map(nfc, card.class_names)] == [*map(nfc, info.class_names)]
+    if card.class_names and not same:
       own, data = (
           card_lib.printable(', '.join(names[:3])) + ' ...' * (len(names) > 3)
           for names in (card.class_names, info.class_names)

@@ -137,7 +137,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         (f'{_FOLDER}x --config.data.dir=gs://a/b', 'gs://a/b is an address'),
         (
             'prepare segmentation new --images own --labels own --dir gs://a/b',
-            'gs://a/b is an address: data sets are in a folder of this machine',
+            'gs://a/b is an address: name a file or folder of this machine',
         ),
         (
             'prepare segmentation new --images own --labels gs://a/b',

@@ -276,18 +276,30 @@ def test_batches_do_not_matter(loaded, digits):
     )
 
 
+def test_names_of_a_mac_and_names_that_are_not_utf8(tmp_path):
+  """A folder's umlaut may be two characters; a name may have any bytes."""
+  one = types.SimpleNamespace(image='x.png', to_dict=lambda: {'image': 'x.png'})
+  row = predict_command._row(one, {'x.png': ('Ka\u0308fer',)}, {'Käfer': 'K'})
+  assert row['true_class'] == 'K'
+  row |= {'image': 'b\udce4r.png', 'predictions': []}
+  predict_command._write_table(tmp_path / 'a.csv', [row], 0)
+  assert (tmp_path / 'a.csv').read_text().splitlines()[1] == r'b\udce4r.png,K'
+
+
 def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  for name in ('a', 'predictions/b', 'c/predictions/d'):
+  names = 'a', 'predictions/b_labels', 'predictions/own', 'c/predictions/d'
+  for name in names:
     path = tmp_path / f'{name}.png'
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new('L', (1, 1)).save(path)
   out = str(tmp_path / 'predictions')
-  assert [*predict_command._find(['.'], out)] == [
-      'a.png',
-      'c/predictions/d.png',
+  found = [
+      f'{name}.png' for name in ('a', 'c/predictions/d', 'predictions/own')
   ]
-  assert [*predict_command._find(['predictions'], out)] == ['predictions/b.png']
+  assert [*predict_command._find(['.'], out)] == found
+  found = [f'{name}.png' for name in names[1:3]]
+  assert [*predict_command._find(['predictions'], out)] == found
 
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):

@@ -66,6 +66,9 @@ class _Hub(http.server.BaseHTTPRequestHandler):
       self._answer({'error': f'{self.path} is unexpected'}, 404)
 
   def do_GET(self):
+    if self.path.endswith('/api/models/me/digits'):
+      self._answer({'id': 'me/digits', 'private': self.server.found.private})
+      return
     if not self.path.endswith('/api/models/me/digits/refs'):
       self._answer({'error': 'Invalid username or password.'}, 401)
       return
@@ -94,6 +97,7 @@ class _Found:
   def __init__(self):
     self.requests, self.files = [], {}
     self.created = self.message = self.tag = None
+    self.private = True
 
 
 @pytest.fixture(name='found')
@@ -111,6 +115,13 @@ def _found(monkeypatch):
   yield server.found
   server.shutdown()
   server.server_close()
+
+
+def test_a_public_repository_does_not_become_private(found, capsys):
+  found.private = False
+  assert main.main(['push', str(_RUN), 'me/digits', '--private']) == 2
+  assert 'there already, and public: leave out' in capsys.readouterr().err
+  assert not found.files
 
 
 def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):

@@ -579,6 +579,26 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, capsys):
     _prepare(root, '--boxes', boxes, '--replace')
 
 
+def test_label_files_are_found_as_images_are(root, tmp_path, capsys):
+  """Through links, with suffixes in capitals, without what a Mac adds."""
+  (root / 'images' / 'cam').mkdir()
+  (root / 'images' / 'a.png').rename(root / 'images' / 'cam' / 'a.png')
+  (root / 'elsewhere').mkdir()
+  boxes = root / 'boxes'
+  boxes.mkdir()
+  (boxes / 'cam').symlink_to(root / 'elsewhere')
+  for name in 'abcdefgh':
+    folder = root / 'elsewhere' if name == 'a' else boxes
+    label = 'cat' if name == 'a' else 'dog'
+    content = _voc(name, [(label, (1, 1, 4, 6), 0)])
+    (folder / f'{name}.{"XML" if name == "a" else "xml"}').write_text(content)
+    (folder / f'._{name}.xml').write_bytes(b'\0\5')
+  _prepare(root, '--boxes', boxes, '--val=0', '--test=0')
+  said = capsys.readouterr().out
+  assert 'train 8 images of 2 classes (cat, dog)' in said
+  assert 'train: 8 objects' in said and 'without' not in said
+
+
 def test_yolo_has_shares_of_the_image(root, capsys):
   boxes = root / 'labels'
   boxes.mkdir()

@@ -123,6 +123,13 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   config, lines = _adapted(own, '--config.optimizer.learning_rate=3e-3')
   assert config.optimizer.learning_rate == 3e-3
   assert lines[2] == 'learning rate 0.003'
+  # The changed fields name the run folder of `--workdir=auto`.
+  name = f'--config.data.name={own}'
+  rate = '--config.optimizer.learning_rate=3e-3'
+  recipe, config, _ = recipe_files.adapted('folder', [name, rate])
+  assert recipe.optimizer.learning_rate == 1.1e-3
+  assert config.optimizer.learning_rate == 3e-3
+  assert recipe.num_epochs == config.num_epochs
   config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
   assert 'the first 7 with a rising' in lines[1]
   # 2,000 steps of 16 are 500 epochs of 64.

@@ -301,6 +301,17 @@ def test_weights_that_ship_are_of_a_recorded_run(name, record):
   assert logits.shape == (1, 10) and np.isfinite(logits).all()
 
 
+def test_umlauts_of_two_characters_are_the_same_class(run):
+  names = ('Käfer', 'b', 'c')
+  card = dataclasses.replace(run.card, class_names=names, num_classes=3)
+  weights = dataclasses.replace(run, card=card)
+  info = types.SimpleNamespace(name='x', class_names=('Ka\u0308fer', 'b', 'c'))
+  weights.check_classes(info)
+  info.class_names = ('Kafer', 'b', 'c')
+  with pytest.raises(UserError, match='has the classes Käfer'):
+    weights.check_classes(info)
+
+
 def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch, run):
   monkeypatch.chdir(tmp_path)
   found = load.load(pathlib.Path('digits_small'))

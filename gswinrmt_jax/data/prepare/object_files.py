@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.collection import Collection, UNDIVIDED
 from gswinrmt_jax.data.prepare import coco, side_files
 from gswinrmt_jax.data.prepare.object_labels import (
@@ -65,7 +66,9 @@ def find(
   names = ()
   if classes:
     names = side_files.read_lines('--classes', classes, numbered=True)
-  suffixes = Counter(path.suffix.lower() for path in boxes.rglob('*.*'))
+  suffixes = Counter(
+      map(image_paths.suffix_of, image_paths.files(boxes, '', ''))
+  )
   kinds = {'.xml': _VOC, '.txt': _Yolo}
   kind = max(kinds, key=lambda suffix: suffixes[suffix])
   if not suffixes[kind]:
@@ -82,7 +85,7 @@ class _VOC:
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
     if not names:
       found = set()
-      for path in boxes.rglob('*.xml'):
+      for path in map(boxes.joinpath, image_paths.files(boxes, '', '.xml')):
         found |= {name for name, *_ in _voc_objects(_voc_root(path), path)}
       names = sorted(found)
     self.names = tuple(names)

@@ -132,11 +132,7 @@ def _by_stem(root, ignored, suffix=None):
   found = {}
   for split, below in parts.items():
     if suffix:
-      names = [
-          path.relative_to(root).as_posix()
-          for path in sorted((root / below).rglob('*'))
-          if path.suffix.lower() == suffix and path.is_file()
-      ]
+      names = [*image_paths.files(root, below, suffix)]
     else:
       names = [i.file_name for i in image_paths.find(root, below, ignored)]
     found[split] = of_split = {}

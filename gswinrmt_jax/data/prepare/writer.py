@@ -9,7 +9,7 @@ import re
 import shutil
 from typing import Any
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, terminal
 from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.data import datasets, image_paths, parallel, prepared
 from gswinrmt_jax.data.collection import Collection
@@ -83,6 +83,7 @@ def prepare(
     return final
 
   def write(folder):
+    _check_room(collection, folder)
     table, problems = inspection.inspect_all(name, collection, jobs)
     problems = collection.unpaired | problems
     if problems and not skip_damaged:
@@ -93,7 +94,7 @@ def prepare(
     collection.labels.check(collection, table)
     summary = inspection.summarize(collection, table, problems)
     lines = inspection.lines(name, collection.labels, summary)
-    print('\n'.join(lines), flush=True)
+    print('\n'.join(map(terminal.printable, lines)), flush=True)
     _write_records(name, collection, table, folder)
     summary['request'] = request
     text = json.dumps(summary, indent=1, ensure_ascii=False)
@@ -158,6 +159,19 @@ def _request(collection):
       'number of images': len(collection.images) + len(collection.unpaired),
       _FILES: listing.hexdigest(),
   }
+
+
+def _check_room(collection, folder):
+  """Refuses images for which there is no room, before they are decoded."""
+  total = 0
+  for image in collection.images:
+    total += image.size or max(0, _size(collection.root / image.file_name))
+    total += sum(max(0, _size(file)) for file in collection.labels.files(image))
+  if total > shutil.disk_usage(folder).free:
+    raise UserError(
+        f'no room in {folder.parents[1]} for {total / 1e9:.3g} GB of images: '
+        'choose another folder with --dir'
+    )
 
 
 def _size(path):
@@ -247,15 +261,8 @@ def _write_records(name, collection, table, folder):
       ),
       metadata=metadata and tfds.core.MetadataDict(metadata),
   )
-  sizes = {name: table[name] for name in table.dtype.names if 'size' in name}
-  total = sum(int(each.sum()) for each in sizes.values())
-  if total > shutil.disk_usage(folder).free:
-    raise UserError(
-        f'no room in {folder.parents[1]} for {total / 1e9:.3g} GB of images: '
-        'choose another folder with --dir'
-    )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
-  size = sum(each.mean() for each in sizes.values())
+  size = sum(table[name].mean() for name in table.dtype.names if 'size' in name)
   writer = tfds.core.SequentialWriter(
       info,
       max_examples_per_shard=max(1, int(_SHARD_BYTES // size)),
