@@ -27,7 +27,7 @@ CURVES = {
     'cifar10_models': {
         'cifar10_rmt': ('RMT', MODELS['rmt'], ''),
         'cifar10_retention': ('Retention', MODELS['retention'], ''),
-        'cifar10_swat_h100': ('SWAT, to epoch 21', MODELS['swat'], ''),
+        'cifar10_swat': ('SWAT', MODELS['swat'], ''),
         'jpeg75/cifar10_rmt': ('RMT, JPEG copy', MODELS['rmt'], DASHED),
         'jpeg75/cifar10_retention': (
             'Retention, JPEG copy',
