@@ -356,7 +356,7 @@ def grow(
   """Measures how the time of models grows along an axis.
 
   Raises:
-    UserError: If of no model two points can be measured.
+    UserError: If no model can be measured at two points.
   """
   groups = []
   for spec in specs:
@@ -374,7 +374,7 @@ def grow(
     bench.say(f'{name}: time grows as (multiply-accumulates)^{power:.2f}')
     groups.append({**group, 'axis': axis, 'exponent': power})
   if not groups:
-    raise UserError('of no model could two points be measured')
+    raise UserError('no model could be measured at two points')
   return groups
 
 

@@ -25,7 +25,6 @@ probability. --image-size is the shorter side, --out a folder.
 import argparse
 from collections import Counter
 import csv
-import functools
 import io
 import itertools
 import json
@@ -33,7 +32,6 @@ import os
 import pathlib
 import sys
 import time
-import unicodedata
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
@@ -147,7 +145,9 @@ def _classify(args, images, weights, terminal):
   found = _predict_each(loaded, images, terminal, top)
   if table or args.json:
     found = _with_progress(found, len(images), terminal)
-  rows, classes = [], {_nfc(name): name for name in loaded.class_names}
+  rows, classes = [], {
+      image_paths.composed(name): name for name in loaded.class_names
+  }
   for one, path in _with_paths(args.maps, found):
     rows.append(_row(one, images, classes))
     if not (table or args.json):
@@ -297,13 +297,9 @@ def _find(arguments, out):
   return images
 
 
-# A folder's name from a Mac has umlauts of two characters.
-_nfc = functools.partial(unicodedata.normalize, 'NFC')
-
-
 def _row(one, images, classes):
   """Returns a prediction as JSON values, with its true class if it is known."""
-  row, folders = one.to_dict(), map(_nfc, images[one.image])
+  row, folders = one.to_dict(), map(image_paths.composed, images[one.image])
   true_class = next(
       (classes[name] for name in folders if name in classes), None
   )

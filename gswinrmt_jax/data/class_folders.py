@@ -8,7 +8,6 @@ import pathlib
 import re
 import shlex
 from typing import Any
-import unicodedata
 
 import numpy as np
 import PIL.Image
@@ -151,7 +150,7 @@ def _check_spelling(root, names):
   """Refuses two class names that look the same."""
   seen = {}
   for name in names:
-    other = seen.setdefault(unicodedata.normalize('NFC', name), name)
+    other = seen.setdefault(image_paths.composed(name), name)
     if other != name:
       raise UserError(
           f'{root} has two class folders {name!r}, whose names differ only in '

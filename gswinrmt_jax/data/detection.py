@@ -5,7 +5,7 @@ and padded to one canvas, so that a batch has one shape. Training may resize
 them to many sizes and crop them, as DETR does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import importlib
 from typing import Any, NamedTuple
@@ -118,13 +118,13 @@ class ObjectSource(sources.TfdsSource):
     )
 
 
-def has_objects(source: sources.Source) -> bool:
+def has_objects(described: Iterable[tuple[Any, Objects]]) -> bool:
   """Returns whether any image has an object that is no crowd.
 
-  Raises:
-    UserError: If the objects of a record are damaged.
+  Args:
+    described: Size and objects of each image, see `Source.described`.
   """
-  return not all(objects.crowds.all() for _, objects in source.described())
+  return not all(objects.crowds.all() for _, objects in described)
 
 
 @dataclasses.dataclass(frozen=True)

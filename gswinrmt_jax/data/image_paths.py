@@ -7,6 +7,7 @@ import os
 import pathlib
 import tarfile
 from typing import NamedTuple
+import unicodedata
 
 import PIL.Image
 
@@ -134,6 +135,11 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   shown = [n for n in names if not n.startswith('.') and n not in _JUNK]
   ignored['hidden'] += len(names) - len(shown)
   return shown
+
+
+def composed(name: str) -> str:
+  """Returns a name with umlauts of one character; those of a Mac have two."""
+  return unicodedata.normalize('NFC', name)
 
 
 def suffix_of(file_name: str) -> str:

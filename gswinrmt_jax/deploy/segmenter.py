@@ -108,7 +108,8 @@ def _classify(model, variables, pixels, extents, target, *, size):
 
   Also returns which pixels have finite logits. Only one class at a time has
   logits of the image's size. For 1,000 x 1,500 pixels and 150 classes, that
-  takes 0.3 GB and 1.5 s on a CPU; all classes at once take 1.4 GB and 12.7 s.
+  takes 0.3 GB and 1.5 s; all classes at once take 1.4 GB and 12.7 s (random
+  logits, interleaved on two busy CPU cores; not measured on a GPU).
   """
 
   def compare(best, row):

@@ -59,7 +59,7 @@ class Collector:
     Raises:
       UserError: If there is no object.
     """
-    if all(objects.crowds.all() for _, objects in records.described):
+    if not detection.has_objects(records.described):
       raise UserError('the images to evaluate on have no objects')
     self._described, self._found = records.described, {}
     self._has_masks = records.has_masks

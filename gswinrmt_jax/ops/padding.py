@@ -30,9 +30,8 @@ def check(extents: Extents, shape: tuple[Any, ...]) -> None:
     return
   batch, height, width, _ = shape
   found = jnp.shape(extents), jnp.result_type(extents)
-  if found[0] != (batch, 2) or not jnp.issubdtype(
-      found[1], jnp.signedinteger  # `strided` negates them
-  ):
+  signed = jnp.issubdtype(found[1], jnp.signedinteger)  # `strided` negates.
+  if found[0] != (batch, 2) or not signed:
     raise ValueError(
         f'extents must be [{batch}, 2] signed integers, a height and a width '
         f'of each image, not {list(found[0])} {found[1]}.'

@@ -278,8 +278,9 @@ def _check_data(config, train, val):
   }
   for name, source in opened.items():
     with _named(name):
-      if task == 'detection' and source and not detection.has_objects(source):
-        raise UserError(f'no image of {data[name]!r} has an object')
+      if task == 'detection' and source:
+        if not detection.has_objects(source.described()):
+          raise UserError(f'no image of {data[name]!r} has an object')
       if task == 'segmentation' and source:
         if not segmentation.has_labels(source):
           raise UserError(f'no pixel of {data[name]!r} has a class')

@@ -6,11 +6,9 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import fnmatch
-import functools
 import os
 import pathlib
 from typing import Any
-import unicodedata
 
 from flax import traverse_util
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ import numpy as np
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, image_paths
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.models import named
@@ -145,10 +143,11 @@ class Weights:
           f'{self.origin} has {card.num_classes} classes, {info.name} has '
           f'{len(info.class_names)}: choose a data set with the same classes'
       )
-    # Names of folders from a Mac have umlauts of two characters.
-    nfc = functools.partial(unicodedata.normalize, 'NFC')
-    same = [*map(nfc, card.class_names)] == [*map(nfc, info.class_names)]
-    if card.class_names and not same:
+    own, data = (
+        [*map(image_paths.composed, names)]
+        for names in (card.class_names, info.class_names)
+    )
+    if own and own != data:
       own, data = (
           card_lib.printable(', '.join(names[:3])) + ' ...' * (len(names) > 3)
           for names in (card.class_names, info.class_names)

@@ -65,7 +65,7 @@ def test_evaluation_knows_sizes_and_labels():
   assert whole.image_shape == (32, 32, 3)
   assert segmentation.has_labels(whole.source)
   assert not segmentation.has_labels(_Own(np.full((12, 16), 255, np.uint8)))
-  assert detection.has_objects(_Own(_OBJECTS))
+  assert detection.has_objects(_Own(_OBJECTS).described())
   for of in (whole, detection.Decoded(_Own(_OBJECTS))):
     (batch,) = batches.eval_batches(of, batch_size=8)
     assert batch['mask'].tolist() == [1] * 6 + [0] * 2

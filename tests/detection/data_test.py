@@ -291,7 +291,7 @@ def test_packaged_scenes():
   assert info.task == 'detection' and len(info.class_names) == 10
   found = datasets.load_detection('digit_boxes', 'val')
   again = datasets.load_detection('digit_boxes', 'val')
-  assert len(found) == 64 and detection.has_objects(found.source)
+  assert len(found) == 64 and detection.has_objects(found.described)
   counts = {len(objects.labels) for _, objects in found.described}
   assert {0, 1} < counts and max(counts) <= 5
   for row in range(64):

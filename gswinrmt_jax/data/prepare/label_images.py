@@ -70,9 +70,9 @@ class LabelImages(ClassLabels):
       if count < 2:
         void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
         share = void / max(table['pixels'].sum(dtype=np.int64), 1)
-        hint = f'; {share:.0%} of their pixels are 255, which is void' * bool(
-            void
-        )
+        hint = ''
+        if void:
+          hint = f'; {share:.0%} of their pixels are 255, which is void'
         raise UserError(
             'the label images have no class but 0: two classes or more are '
             f'needed{hint}'

@@ -260,9 +260,8 @@ def _listed(images, lists):
     splits[split] = []
     for name in side_files.read_lines(f'--{split}', path):
       stem = os.path.splitext(name)[0]
-      places = paths.get(name), stems.get(name), stems.get(stem)
-      places = *places, ends.get(name), ends.get(stem)
-      found = next(filter(None, places), [])
+      found = paths.get(name) or stems.get(name) or stems.get(stem)
+      found = found or ends.get(name) or ends.get(stem)
       if not found:
         raise UserError(
             f'--{split} {path}: {name} is not among the images, or has no file '

@@ -264,8 +264,9 @@ class RCNN(DetectionHead):
   def _draw(self, truth, boxes, valid, key, rule):
     """Returns the boxes of one image to train on, objects included.
 
-    The objects join after the assignment, each to find itself. Taking part in
-    it, each would be its own best box, and `Rule.low_quality` without effect.
+    The objects join after the assignment, each to find itself. If they took
+    part in it, each would be its own best box, and `Rule.low_quality` would
+    have no effect.
     """
     own = truth.valid & ~boxes_lib.is_empty(truth.boxes)
     own = jnp.where(own, jnp.arange(1, len(own) + 1), assignment.IGNORED)
