@@ -2,8 +2,10 @@
 
 `ops.depthwise_conv` and `ops.conv3x3` choose them. XLA's CPU backend expands a
 grouped convolution into a dense one, and its dense convolutions are slow where
-few output positions are left. Times below are for the forward and backward pass
-in float32, unless stated otherwise.
+few output positions are left. On an H100, cuDNN's depthwise convolutions are
+faster than sums of shifts on large maps, once autotuned
+(`benchmarks/results/h100.json`). Times below are for the forward and backward
+pass in float32, unless stated otherwise.
 """
 
 import functools
