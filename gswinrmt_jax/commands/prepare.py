@@ -39,7 +39,7 @@ from gswinrmt_jax import terminal
 from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import did_you_mean, UserError
 
-_IMAGES = ('images', 'jobs', 'on_error', 'replace')
+_IMAGES = ('dir', 'images', 'jobs', 'on_error', 'replace')
 _SHARES = ('val', 'test', 'seed')
 _LABELS = ('labels', 'classes', 'void', 'zero_is_void')
 # Which options belong to which data set.
@@ -49,7 +49,7 @@ _OPTIONS = {
     'detection': ('name', *_IMAGES, *_SHARES, 'boxes', 'classes'),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
-    'cifar10': ('archive', 'replace'),
+    'cifar10': ('dir', 'archive', 'replace'),
     'digits': (),
 }
 _SHOWN = 100  # images that cannot be used are listed, at most
@@ -187,7 +187,7 @@ def _check_options(args):
       said += f'; for your own images: {_IN_PLACE}'
     raise UserError(f'unknown data set {args.dataset!r}{said}')
   for key, value in vars(args).items():
-    if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
+    if key in ('dataset', *_OPTIONS[args.dataset]) or value is None:
       continue
     option = f'--{key.replace("_", "-")}'
     what = f'NAME ({value!r})' if key == 'name' else option

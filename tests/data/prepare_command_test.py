@@ -97,6 +97,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
     'arguments, said',
     [
         ('digits --archive x', 'digits takes no --archive'),
+        ('digits --dir x', 'digits takes no --dir'),
         ('cifar10 --images x', 'cifar10 takes no --images'),
         ('cifar10 --on-error skip', 'cifar10 takes no --on-error'),
         ('imagenet --images x --val 0', 'imagenet takes no --val'),
@@ -117,6 +118,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('streets --images . --labels .', '`prepare segmentation streets`'),
     ],
 )
-def test_options_that_do_not_belong(arguments, said, tmp_path):
+def test_options_that_do_not_belong(arguments, said, monkeypatch, tmp_path):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(UserError, match=said):
-    run(*arguments.split(), '--dir', str(tmp_path))
+    run(*arguments.split())
