@@ -1,8 +1,9 @@
-"""Small RetinaNets on blood cells: this project's recipe, for two CPU cores.
+r"""Small RetinaNets on blood cells: this project's recipe, for two CPU cores.
 
+  printf '%s\n' RBC WBC Platelets > classes.txt
   gswinrmt prepare detection bccd --images BCCD/JPEGImages \
-    --boxes instances_train.json --val instances_val.json \
-    --test instances_test.json
+    --boxes BCCD/Annotations --val BCCD/ImageSets/Main/val.txt \
+    --test BCCD/ImageSets/Main/test.txt --classes classes.txt
   python train.py --config=configs/bccd.py:rmt
 
 BCCD (github.com/Shenggan/BCCD_Dataset, MIT licence) has 364 microscope images

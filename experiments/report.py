@@ -5,8 +5,8 @@
 
 Writes report.md, and a plot of learning curves for each setting, into a folder.
 It begins with a table of all runs: what differs, how far they are, and their
-scores (accuracy of classifiers, mean IoU of segmenters). Then each setting, the
-runs that differ only in model and seed, has a section.
+scores (accuracy of classifiers, mean IoU of segmenters, AP of detectors). Then
+each setting, the runs that differ only in model and seed, has a section.
 
 DIR is a run folder, a folder of run folders (such as OUT/NAME of `run.py`), or
 a folder of JSON files written by `collect.py`. Runs need not be complete: the

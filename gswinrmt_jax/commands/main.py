@@ -22,7 +22,7 @@ _GROUPS = {
     },
     'trained models': {
         'evaluate': 'evaluate a run or other weights on a data set',
-        'predict': 'classify images, and draw what the model looks at',
+        'predict': 'predict classes, pixels or objects, and draw maps',
         'convert': 'convert weights of the released PyTorch RMT',
         'export': 'write safetensors, PyTorch, StableHLO or ONNX files',
         'push': 'upload the weights of a run to the Hugging Face Hub',

@@ -1,4 +1,4 @@
-"""Predicts the classes of images, the most probable first, or of their pixels.
+"""Predicts the classes of images or of their pixels, or the objects in them.
 
 IMAGE is a file, or a folder, whose images are taken at any depth, in the order
 of their names. Images may have any size and format; accuracy holds near the
