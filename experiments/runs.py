@@ -138,7 +138,8 @@ class Run:
   @property
   def best_validation(self) -> float | None:
     """The best validation score, of the raw weights or of their average."""
-    return score_lib.best_epoch(self.epochs)[0] if self.epochs else None
+    best = score_lib.best_epoch(self.epochs)[0] if self.epochs else -1.0
+    return None if best < 0 else best  # -1: no loss was finite
 
   def tested(self, figure: str, which: str = 'last') -> float | None:
     """Returns a metric on the test split, None if it is not known.

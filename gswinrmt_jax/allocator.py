@@ -33,7 +33,7 @@ def variables() -> dict[str, str]:
   except importlib.metadata.PackageNotFoundError:
     return {}
   library = pathlib.Path(str(wheel.locate_file(_LIBRARY)))
-  if not library.exists() or ' ' in str(library):  # LD_PRELOAD splits there.
+  if not library.exists() or {' ', ':'} & {*str(library)}:  # LD_PRELOAD splits.
     return {}
   return {'LD_PRELOAD': str(library), SWITCH: 'mimalloc', **_SETTINGS}
 

@@ -70,7 +70,7 @@ class Terminal:
       return
     # A wrapped line could not be redrawn in place.
     room = shutil.get_terminal_size().columns - 1
-    lines = [text, *shorter]
+    lines = [*map(printable, (text, *shorter))]
     text = next((line for line in lines if len(line) <= room), lines[-1][:room])
     with self._lock:
       self._print(f'\r\x1b[K{text}')
@@ -86,7 +86,7 @@ class Terminal:
     """
     ended = threading.Event()
     counting = threading.Thread(
-        target=self._count, args=(f'{what} ...', ended), daemon=True
+        target=self._count, args=(f'{printable(what)} ...', ended), daemon=True
     )
     counting.start()
     try:
@@ -124,6 +124,9 @@ class Terminal:
       self.say(f'{what} was not written ({error.strerror or error})')
 
   def _print(self, text):
+    # What the stream cannot encode is escaped.
+    encoding = getattr(self._stream, 'encoding', None) or 'utf-8'
+    text = text.encode(encoding, 'backslashreplace').decode(encoding)
     try:
       print(text, end='', file=self._stream, flush=True)
     except OSError as error:

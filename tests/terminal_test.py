@@ -39,6 +39,20 @@ def test_progress_is_redrawn_on_a_terminal_and_said_elsewhere():
   assert pipe.getvalue() == 'step 1\nstep 2\ndone\n'
 
 
+def test_what_a_stream_cannot_show_is_escaped(at_once):
+  """A name may be of another script, not UTF-8, or steer the terminal."""
+  log = io.TextIOWrapper(io.BytesIO(), encoding='latin-1')
+  terminal_lib.Terminal(log).say('\u732b 85.00%')
+  screen = _Screen()
+  terminal = terminal_lib.Terminal(screen)
+  terminal.progress('caf\udce9 \x1b[2J')
+  with terminal.busy('maps of \x1b[2J'):
+    _until(lambda: 'maps' in screen.getvalue())
+  assert log.buffer.getvalue() == b'\\u732b 85.00%\n'
+  assert screen.getvalue().startswith('\r\x1b[Kcaf\\udce9 \\x1b[2J\r')
+  assert 'maps of \\x1b[2J ...' in screen.getvalue()
+
+
 @pytest.fixture
 def at_once(monkeypatch):
   monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)

@@ -40,6 +40,10 @@ class DamagedError(Exception):
   """A file of a checkpoint is missing, or its content is not what was saved."""
 
 
+class _RemovedError(Exception):
+  """The run, which is training, removed a checkpoint while it was read."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Restored:
   """A restored checkpoint: `tree` as in the target, `meta` as saved."""
@@ -182,7 +186,11 @@ class Checkpointer:
     Raises:
       UserError: If all are damaged, or one cannot be read for another reason.
     """
-    return self._restore_first(reversed(self.steps()), target)
+
+    def restore():
+      return self._restore_first(reversed(self.steps()), target)
+
+    return _until_none_is_removed(restore)
 
   def restore_best(self, target: Any) -> Restored | None:
     """Restores the best checkpoint; otherwise like `restore_latest`.
@@ -190,12 +198,15 @@ class Checkpointer:
     It has the highest validation accuracy, and is the latest of equals.
     Mid-epoch ones, which have none, come last.
     """
-    with processes.fail_together():
-      accuracies, damaged = self._accuracies()
-    self._tell(damaged)
-    return self._restore_first(
-        retention.best_first(accuracies), target, damaged
-    )
+
+    def restore():
+      with processes.fail_together():
+        accuracies, damaged = self._accuracies()
+      self._tell(damaged)
+      steps = retention.best_first(accuracies)
+      return self._restore_first(steps, target, damaged)
+
+    return _until_none_is_removed(restore)
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -212,6 +223,11 @@ class Checkpointer:
     try:
       return self._restore(step, target)
     except DamagedError as error:
+      if not self._folder(step).exists():
+        raise UserError(
+            f'checkpoint {step} in {self.directory} was removed by its run, '
+            'which is training, while it was read'
+        ) from error
       raise UserError(
           f'checkpoint {step} in {self.directory} is damaged ({error}); '
           f'others: {known}'
@@ -281,8 +297,15 @@ class Checkpointer:
       try:
         accuracies[step] = read_meta(self._folder(step))['accuracy']
       except DamagedError as error:
+        self._check_is_there(step, error)
         damaged[step] = error
     return accuracies, damaged
+
+  def _check_is_there(self, step, error):
+    """Raises `_RemovedError` if a reader of a live run came too late."""
+    reader = self._read_only and jax.process_count() == 1
+    if reader and not self._folder(step).exists():
+      raise _RemovedError from error
 
   def _restore_first(self, steps, target, damaged=()):
     """Restores the first of these steps that is not damaged."""
@@ -291,6 +314,7 @@ class Checkpointer:
       try:
         restored = self._restore(step, target)
       except DamagedError as error:
+        self._check_is_there(step, error)
         self._tell({step: error})
         damaged.append(step)
       else:
@@ -349,6 +373,15 @@ class Checkpointer:
       while place.exists():
         place, count = shelf / f'{step}_{count}', count + 1
       self._folder(step).rename(place)
+
+
+def _until_none_is_removed(restore):
+  """Calls a function, which lists checkpoints, again if one is removed."""
+  while True:
+    try:
+      return restore()
+    except _RemovedError:
+      continue
 
 
 def write(

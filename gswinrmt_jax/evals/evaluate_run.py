@@ -123,9 +123,9 @@ def evaluate_run(
       **scores,
       'class_names': list(info.class_names),
   }
-  terminal.say(_text(report, weights.task))
   out.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(out, report)
+  terminal.say(_text(report, weights.task))
   terminal.say(f'Written to {out}.')
   return report
 

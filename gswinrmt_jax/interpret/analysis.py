@@ -13,7 +13,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.interpret import attention_statistics as statistics
-from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.terminal import printable, Terminal
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 50
@@ -137,11 +137,11 @@ def draw(report: dict[str, Any]) -> Any:
   figure = Figure(
       figsize=(3.75 * columns, 3 * len(stages)), layout='constrained', dpi=120
   )
-  figure.suptitle(
+  title = (
       f'{report["source"]}: {report["images"]} images of {report["data"]} '
-      f'{report["split"]}',
-      parse_math=False,
+      f'{report["split"]}'
   )
+  figure.suptitle(printable(title), parse_math=False)
   grid = figure.subplots(len(stages), columns, squeeze=False)
   for number, (row, stage) in enumerate(zip(grid, stages, strict=True), 1):
     *weights, gate, reach = row

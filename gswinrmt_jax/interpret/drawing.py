@@ -9,6 +9,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret.maps import Maps
+from gswinrmt_jax.terminal import printable
 
 # Value of each gate function at 0: the gate is neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
@@ -169,7 +170,7 @@ def _grad_cam(maps, pixels, class_name):
   for axes, title in zip((first, over, alone), titles, strict=True):
     axes.set_title(title, fontsize=9)
   _hide_ticks((first, over, alone))
-  class_name = class_name.replace('$', r'\$')  # no mathematics
+  class_name = printable(class_name).replace('$', r'\$')  # no mathematics
   text = (
       f'Evidence for {class_name} in the feature map of stage '
       f'{maps.cam_stage}, relative to its largest value.'
@@ -289,7 +290,8 @@ def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
   # A dollar sign in a file's name is no mathematics.
-  figure.suptitle(_wrap(figure, title), fontsize=10, parse_math=False)
+  title = _wrap(figure, printable(title))
+  figure.suptitle(title, fontsize=10, parse_math=False)
   with files.replaced(path) as part:
     FigureCanvasAgg(figure).print_png(part)
   return path

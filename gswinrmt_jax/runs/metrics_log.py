@@ -114,6 +114,8 @@ class MetricsLog:
           *self._writers,
       ]
     self._metrics = []
+    # A log that was lost begins again after the steps of earlier starts.
+    self._first = 0 if self.entries else step
 
   def add(self, metrics: Mapping[str, jax.Array]) -> None:
     """Keeps the metrics of a step, which stay on the device.
@@ -164,7 +166,7 @@ class MetricsLog:
       RunError: If no step was finite, or the log cannot be written.
     """
     epoch = self._schedule.epoch_of(step)
-    intervals, before = [], 0
+    intervals, before = [], self._first
     for entry in self.entries:
       if entry['kind'] == 'epoch':
         intervals = []

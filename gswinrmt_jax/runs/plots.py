@@ -13,7 +13,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import datasets, label_colors
 from gswinrmt_jax.runs import scores
-from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.terminal import printable, Terminal
 
 DRAWN = 16  # images of a batch that are drawn
 _COLUMNS = 8  # images per row
@@ -95,7 +95,7 @@ def draw_curves(
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   figure = Figure(figsize=(12, 6.4), layout='constrained', dpi=_DPI)
   canvas = FigureCanvasAgg(figure)
-  figure.suptitle(folder.name, parse_math=False)
+  figure.suptitle(printable(folder.name), parse_math=False)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
   logged = set().union(*train)
@@ -174,6 +174,8 @@ def _mark_results(panels, epochs, summary, named):
   if not epochs:
     return
   score, epoch, whose = scores.best_epoch(epochs)
+  if score < 0:  # no finite loss
+    return
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
   label = f'best epoch: {epoch}, validation {score:.2%}'
   for axes in panels:

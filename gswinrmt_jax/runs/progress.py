@@ -92,7 +92,9 @@ class Progress:
     average = any(name.startswith('val_ema_') for name in entry)
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
-    if epoch != entry['epoch'] or ema:
+    if best < 0:
+      said = 'no finite loss yet'
+    elif epoch != entry['epoch'] or ema:
       said += f' {best:.2%}, epoch {epoch}'
       said += ', EMA' if whose == EMA else ''
     self._terminal.say(

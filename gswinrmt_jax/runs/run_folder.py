@@ -62,7 +62,7 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       if not folder.exists():
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         stack.callback(_remove_if_empty, folder)
       stack.enter_context(files.locked(folder / _LOCK))
       files.remove_leftovers(folder)

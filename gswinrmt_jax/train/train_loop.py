@@ -74,7 +74,8 @@ def train(
         if schedule.validates_at(step):
           scores = run.validate(state)
           log.write_epoch(step, scores)
-          curves.update(log.entries)
+          if processes.is_first():
+            curves.update(log.entries)
           stop = stop or preemption.requested(agree=True)
         if scores or schedule.saves_at(step):
           run.save(state, step, scores)  # asynchronous

@@ -477,6 +477,49 @@ def test_reading_moves_nothing(folder):
   assert not (folder.parent / 'damaged_checkpoints').exists()
 
 
+@pytest.mark.parametrize('function', ['read', 'read_meta'])
+@pytest.mark.parametrize(
+    ('accuracies', 'saved', 'how', 'found'),
+    [
+        ({1: 0.9, 2: 0.1, 3: 0.2}, {4: 0.95}, 'restore_best', 4),
+        ({1: 0.5, 2: None}, {3: 0.4}, 'restore_latest', 3),
+        ({2: None}, {3: 0.4}, 'restore_latest', 3),
+    ],
+)
+def test_a_reader_follows_a_run_that_trains(
+    tmp_path, monkeypatch, function, accuracies, saved, how, found
+):
+  """The run saves, and removes what it supersedes, while another reads."""
+  folder = tmp_path / 'checkpoints'
+  _save(folder, accuracies).close()
+  said, original = [], getattr(checkpointer, function)
+
+  def read(*arguments):
+    monkeypatch.setattr(checkpointer, function, original)
+    _save(folder, saved).close()
+    return original(*arguments)
+
+  reader = checkpointer.Checkpointer(folder, read_only=True, warn=said.append)
+  monkeypatch.setattr(checkpointer, function, read)
+  restored = getattr(reader, how)(_weights(_target()))
+  assert restored.step == found and not said
+
+
+def test_a_step_that_the_run_removes_meanwhile_is_no_damage(
+    folder, monkeypatch
+):
+  original = checkpointer.read
+
+  def read(*arguments):
+    shutil.rmtree(folder / '4')
+    return original(*arguments)
+
+  monkeypatch.setattr(checkpointer, 'read', read)
+  reader = checkpointer.Checkpointer(folder, read_only=True)
+  with pytest.raises(UserError, match='checkpoint 4 .* was removed by its run'):
+    reader.restore(4, _weights(_target()))
+
+
 @pytest.mark.parametrize('damage', [_truncate, _empty_all_files])
 def test_if_all_are_damaged_all_stay_and_it_says_so(folder, damage):
   shutil.rmtree(folder / '4')

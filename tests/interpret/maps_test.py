@@ -402,7 +402,7 @@ def _titles(figure):
 
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
-  title = 'a title, $x_$ ' * 20  # of a file's name: no mathematics
+  title = 'caf\udce9, $x_$ ' * 20  # a file's name: not UTF-8, no mathematics
   paths = drawing.write(
       directory, _maps(), PICTURE, title=title, class_name='$x_$'
   )

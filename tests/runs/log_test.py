@@ -106,6 +106,18 @@ def test_a_log_that_was_removed_is_missed(tmp_path):
   found.close()
 
 
+def test_a_log_that_was_lost_begins_with_the_resumed_steps(tmp_path):
+  """The earlier steps, whose losses are lost, have no weight."""
+  found = _open(tmp_path, step=400)
+  for step, loss in ((450, 3.0), (500, 1.0)):
+    found.add({'loss': loss, 'finite': True})
+    found.write_interval(step)
+  found.write_epoch(500, {'loss': 1.0, 'accuracy': 0.5})
+  found.close()
+  epoch = found.entries[-1]
+  assert (epoch['train_loss'], epoch['steps']) == (2.0, 100)
+
+
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   found = _open(tmp_path)
   _add(found, 1)
@@ -350,6 +362,14 @@ def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):
   found.write_epoch(7, _figures(0.5))
   found.close()
   assert '(best 75.00%, epoch 2)' in stream.getvalue()
+
+
+def test_an_epoch_without_a_finite_loss_is_not_the_best(tmp_path):
+  found = _open(tmp_path, stream=(stream := io.StringIO()))
+  _interval(found, 2, [1.0])
+  found.write_epoch(2, _figures(0.5) | {'loss': float('nan')})
+  found.close()
+  assert stream.getvalue().endswith('(no finite loss yet)\n')
 
 
 def test_the_average_is_told_beside_and_may_be_the_best(tmp_path):
