@@ -81,7 +81,8 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
       '--data',
       type=path,
       metavar='NAME',
-      help="data set (default: the run's own, or the one that the weights name)",
+      help="data set (default: the run's own, or the one that the weights "
+      'name)',
   )
   add(
       '--split',

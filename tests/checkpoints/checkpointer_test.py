@@ -516,7 +516,7 @@ def test_a_step_that_the_run_removes_meanwhile_is_no_damage(
 
   monkeypatch.setattr(checkpointer, 'read', read)
   reader = checkpointer.Checkpointer(folder, read_only=True)
-  with pytest.raises(UserError, match='checkpoint 4 .* was removed by its run'):
+  with pytest.raises(UserError, match=r'4 .* was removed by its run'):
     reader.restore(4, _weights(_target()))
 
 
