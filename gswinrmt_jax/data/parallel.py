@@ -19,9 +19,7 @@ _T = TypeVar('_T')
 
 def cores() -> int:
   """Returns how many cores this process may use."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
+  return len(os.sched_getaffinity(0))
 
 
 def with_bar(

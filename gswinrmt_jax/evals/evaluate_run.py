@@ -4,9 +4,7 @@ import pathlib
 import re
 from typing import Any
 
-from flax import traverse_util
 import jax
-import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
@@ -109,7 +107,8 @@ def evaluate_run(
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   batch_size = batch_size or own_size
   scores = _scores(weights, records, batch_size, terminal)
-  _check_finite(scores, weights)
+  if said := evaluator.not_finite(scores):
+    raise UserError(f'{weights.origin}: {said}')
   if mirror:
     scores['mirror'] = _scores(weights, records, batch_size, terminal, True)
   report = {
@@ -240,22 +239,6 @@ def _scores(weights, records, batch_size, terminal, mirror=False):
       num_classes=card.num_classes,
   )
   return scores['']
-
-
-def _check_finite(scores, weights):
-  """Refuses scores of logits that are not finite, and names the arrays."""
-  arrays = traverse_util.flatten_dict(dict(weights.variables), sep='/')
-  said = evaluator.not_finite(scores)
-  if weights.task == 'detection' and not scores['ap']:
-    said = 'nothing was found'  # as by scores that are not numbers
-  broken = []
-  if said:
-    broken = [name for name in arrays if not np.isfinite(arrays[name]).all()]
-  if not broken and not evaluator.not_finite(scores):
-    return
-  more = f' and {len(broken) - 1} more arrays' if broken[1:] else ''
-  why = f'{broken[0]}{more} of the weights' if broken else 'an activation'
-  raise UserError(f'{weights.origin}: {said}, because {why} is not finite')
 
 
 def report_path(

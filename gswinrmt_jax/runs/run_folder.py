@@ -202,7 +202,7 @@ def record_start(
       'python': platform.python_version(),
       'versions': {
           'gswinrmt_jax': gswinrmt_jax.__version__,
-          **{package: _version(package) for package in _PACKAGES},
+          **{name: importlib.metadata.version(name) for name in _PACKAGES},
       },
       'variables': {
           name: value
@@ -215,13 +215,6 @@ def record_start(
   }
   earlier = starts if isinstance(starts, list) else []
   files.write_json(path, [*earlier, start])
-
-
-def _version(package):
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
 
 
 def _commit():

@@ -177,13 +177,5 @@ def last_learning_rate(
     learning_rate: The schedule given to `adamw` or `muon`.
     opt_state: Their state.
   """
-  (scheduled,) = (
-      state
-      for state in jax.tree.leaves(opt_state, is_leaf=_is_scheduled)
-      if _is_scheduled(state)
-  )
+  scheduled = optax.tree.get(opt_state, 'ScaleByScheduleState')
   return learning_rate(jnp.maximum(scheduled.count - 1, 0))
-
-
-def _is_scheduled(state):
-  return isinstance(state, optax.ScaleByScheduleState)

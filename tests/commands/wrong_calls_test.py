@@ -35,23 +35,10 @@ def _place(tmp_path_factory):
     (folder / name).mkdir(parents=True)
   (folder / 'other' / 'config.json').write_text('{"x": 1}')
   shutil.copy(_DIGIT, folder / 'images' / 'one')
-  layouts = {
-      'own': [f'{name}/{i}' for name in ('ant', 'bee') for i in range(8)],
-      'few': ['ant/0', 'bee/0'],
-      'twice': ['train/ant/0', 'train/bee/0', 'val/ant/0', 'valid/ant/0'],
-      'untrained': ['val/ant/0', 'val/bee/0'],
-      'extra': ['train/ant/0', 'train/bee/0', 'val/cat/0'],
-      'half': ['ant/0'],
-  }
-  for name, files in layouts.items():
-    for file in files:
-      path = folder / name / f'{file}.png'
-      path.parent.mkdir(parents=True, exist_ok=True)
-      shutil.copy(_DIGIT, path)
-  (folder / 'half' / 'bee').mkdir()
-  (folder / 'half' / 'bee' / 'x.txt').write_text('x')
-  (folder / 'bad.py').write_text('def get_config(arg): return 1 / 0')
-  (folder / 'none.py').write_text('x = 1')
+  for name in ('own/ant', 'own/bee'):
+    (folder / name).mkdir(parents=True)
+    for number in range(8):
+      shutil.copy(_DIGIT, folder / name / f'{number}.png')
   (folder / 'notes.txt').write_text('x')
   (folder / 'cut.png').write_bytes(pathlib.Path(_DIGIT).read_bytes()[:60])
   (folder / 'w.safetensors').write_bytes(b'abc' * 10)
@@ -90,10 +77,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
     ('call', 'said'),
     [
         ('train --config=notes.txt', 'must be a Python file, NAME.py, or one'),
-        ('train --config=digits_rmt:smok', "digits_rmt.py: unknown argument '"),
-        (f'{_RECIPE} extra', "'extra': arguments are --NAME=VALUE (--help"),
         (f'{_RECIPE} --epochs=3', '(did you mean --config.num_epochs?)'),
-        (f'{_RECIPE} --config.epochs=3', 'did you mean --config.num_epochs?'),
         (f'{_RECIPE} --config.optimizer.lr=1', 'optimizer.learning_rate?)'),
         (f'{_RECIPE} --config.wd=1', 'did you mean --config.optimizer.weight_'),
         (
@@ -101,18 +85,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             "is 'timn': must be 'timm' or 'torchvision' (did you mean timm?)",
         ),
         (f'{_RECIPE} --config.dtype=bf16', '(did you mean bfloat16?)'),
-        (
-            f'{_RECIPE} --config.num_epochs=many',
-            '--config.num_epochs=many: must be a whole number',
-        ),
-        (
-            f'{_RECIPE} --config.model.name=rmt_compct',
-            "config.model: No model is called 'rmt_compct' (did you mean rmt_",
-        ),
-        (
-            f'{_RECIPE} --config.model.depths=2',
-            'config.model, rmt_compact: depths=(2,) needs 4 entries',
-        ),
         (f'{_RECIPE} --config.data.name=cifar11', 'did you mean cifar10?'),
         (f'{_RECIPE} --config.data.train_split=trian', "no split 'trian': it"),
         ('train --config=digits_rmt --workdir=gs://a/b', 'gs://a/b is an addr'),
@@ -182,7 +154,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('evaluate notes.txt', 'notes.txt does not hold weights: name a run'),
         ('evaluate w.safetensors', 'w.safetensors is damaged: '),
         ('evaluate w.pth', 'w.pth is not a PyTorch checkpoint, or it is trunc'),
-        ('evaluate digts_small', 'exist (did you mean digits_small?)'),
         ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
         ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
         ('evaluate run --step 7', 'no checkpoint 7 in '),
@@ -212,59 +183,9 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('label-maps run maps --data digits', 'must be a token-label model, s'),
         ('analyze run empty', 'empty is neither a run folder'),
         ('prepare folder images', 'has 1 class folder: two or'),
-        ('prepare folder no', 'folder no: no such directory'),
-        ('summarize run', "no model 'run'; there are rmt_t, rmt_s, "),
-        (
-            f'{_RECIPE} --config.seed=-1',
-            'config.seed is -1: must be from 0 to 4,294,967,295',
-        ),
-        (
-            f'{_RECIPE} --config.seed=1.5',
-            '--config.seed=1.5: must be a whole number',
-        ),
-        (
-            f'{_RECIPE} --config.batch_size=0',
-            'config.batch_size is 0: must be at least 1, at most',
-        ),
-        (
-            f'{_RECIPE} --config.batch_size=x',
-            '--config.batch_size=x: must be a whole number',
-        ),
-        (
-            f'{_RECIPE} --config.num_epochs=0',
-            'is 0 and config.num_steps 0: set exactly one of them',
-        ),
-        (
-            f'{_RECIPE} --config.num_steps=3',
-            'is 12 and config.num_steps 3: set exactly one of them',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.learning_rate=fast',
-            'rate=fast: must be a number',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.learning_rate=-1',
-            'rate is -1.0: must be at least 0',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.learning_rate=nan',
-            'rate is nan: must be at least 0',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.name=sgd',
-            "is 'sgd': must be 'adamw' or 'muon'",
-        ),
-        (
-            f'{_RECIPE} --config.optimizer=sgd',
-            'config.optimizer is a group of fields: b1, b2, decay',
-        ),
         (
             f'{_RECIPE} --config.optimizer.freeze=stem',
             'without config.init_from: random weights would be',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.freeze=stag --config.init_from=x',
-            "is 'stag': must be '' or 'stem' or 'stage1'",
         ),
         (
             f'{_FOLDER}own --config.init_from=cifar10_small'
@@ -272,72 +193,8 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             "freeze is 'stage4': the model has stage1 to stage3",
         ),
         (
-            f'{_RECIPE} --config.optimizer.layer_decay=1.5',
-            'layer_decay is 1.5: must be from 0 to 1',
-        ),
-        (
-            f'{_RECIPE} --config.optimizer.layerdecay=0.7',
-            'did you mean --config.optimizer.layer_decay?',
-        ),
-        (
             f'{_RECIPE} --config.ema_warmup=True',
             'has no effect: it needs config.ema_decay above 0',
-        ),
-        (
-            f'{_RECIPE} --config.ema_warmup=yes',
-            '--config.ema_warmup=yes: must be True or False',
-        ),
-        (
-            f'{_RECIPE} --config.ema_decay=1',
-            'config.ema_decay is 1.0: must be at least 0 and below',
-        ),
-        (
-            f'{_RECIPE} --config.ema=0.9',
-            'there is no config field ema (did you mean --config.e',
-        ),
-        (
-            f'{_RECIPE} --config.data.normalization=image',
-            "is 'image': must be '' or 'imagenet' or",
-        ),
-        (
-            f'{_RECIPE} --config.normalize=imagenet',
-            'did you mean --config.data.normalization?',
-        ),
-        (
-            f'{_RECIPE} --config.data.image_size=-3',
-            'image_size is -3: must be from 0 to 2,048',
-        ),
-        (
-            f'{_RECIPE} --config.data.image_size=(32,32)',
-            'size=(32,32): must be a whole number',
-        ),
-        (
-            f'{_RECIPE} --config.augment.mixup=0.8',
-            'did you mean --config.augment.mix_prob?',
-        ),
-        (
-            f'{_RECIPE} --config.augment.crop_scale=1',
-            'did you mean --config.data.crop_scale?',
-        ),
-        (
-            f'{_RECIPE} --config.model.window=7',
-            'did you mean --config.model.window_size?',
-        ),
-        (
-            f'{_RECIPE} --config.model.window_size=-1',
-            'window_size=-1 must not be negative',
-        ),
-        (
-            f'{_RECIPE} --config.model.name=resnet50',
-            "No model is called 'resnet50'; there are rete",
-        ),
-        (
-            f'{_RECIPE} --config.segmenter.head=fcn',
-            "is 'fcn': must be '' or 'fpn' or 'uper'",
-        ),
-        (
-            f'{_RECIPE} --config.segmenter.channels=32',
-            'is 32: must be -1 without config.segmenter.h',
         ),
         (
             f'{_RECIPE} --config.data.test_split=none',
@@ -360,14 +217,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'w.pth is not a PyTorch checkpoint, or it is truncated',
         ),
         (
-            f'{_RECIPE} --config.profile_steps=3',
-            "is '3': must be FIRST:LAST, two numbers of steps",
-        ),
-        (
-            f'{_RECIPE} --config.stop_after_epochs=99',
-            'is 99: must be at most config.num_epochs, 12',
-        ),
-        (
             f'{_RECIPE} --config.mesh.data=3',
             'must be 1, the number of devices, or 0',
         ),
@@ -376,40 +225,8 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'must be a multiple of 14, two images for each of',
         ),
         (
-            f'{_RECIPE} --config.token_label_weight=0.5',
-            'token labels need both, other training neither',
-        ),
-        (
             f'{_FOLDER}nowhere',
             "unknown data set 'nowhere'; built in: digits, digit_masks",
-        ),
-        (
-            f'{_FOLDER}empty',
-            'empty has 0 class folders: two or more are needed',
-        ),
-        (
-            f'{_FOLDER}few',
-            'test would get nothing, as 0.1 of every class is less than half',
-        ),
-        (
-            f'{_FOLDER}half',
-            'half/bee has no image to train with, only .txt 1: remove it',
-        ),
-        (
-            f'{_FOLDER}twice',
-            'twice has both val/ and valid/, which mean val: remove or',
-        ),
-        (
-            f'{_FOLDER}untrained',
-            'untrained has val/ but no train/ with a folder of images',
-        ),
-        (
-            f'{_FOLDER}extra',
-            "extra: train has no class 'cat', but another split has",
-        ),
-        (
-            f'{_FOLDER}own --config.init_from=digts_small',
-            '(did you mean digits_small?)',
         ),
         (
             f'{_FOLDER}own --config.init_from=w.pth',
@@ -431,39 +248,15 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             f'{_FOLDER}own --config.optimizer.freeze=backbone',
             'without config.init_from: ran',
         ),
-        ('train', '--config is missing'),
-        ('train --config=', '--config needs a value'),
-        (
-            'train --config=nowhere',
-            'no config file nowhere; `gswinrmt train --help` lists the recipes',
-        ),
-        (
-            'train --config=bad.py',
-            'bad.py: ZeroDivisionError: division by zero',
-        ),
-        (
-            'train --config=none.py',
-            "none.py: AttributeError: module 'recipe' has no",
-        ),
-        (
-            'train --config=camvid:rm',
-            "the model 'rm' is unknown: name one of rmt, r",
-        ),
-        ('train digits_rmt', 'did you mean --config=digits_rmt?'),
         (
             'train --config=folder',
             '--config.data.name is missing: name a folder of',
-        ),
-        (
-            'train --config=folder:own',
-            "folder.py: unknown argument 'own' (known: 's",
         ),
         ('evaluate', 'the following arguments are required: RUN_OR_WEIGHTS'),
         (
             'evaluate run --split',
             '--split: expected one argument (gswinrmt evalua',
         ),
-        ('evaluate run --spilt val', '--spilt val (did you mean --split?)'),
         (
             'evaluate run --data own',
             'has 10 classes, own has 2: choose a data set',
@@ -471,14 +264,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         (
             'evaluate run --weights ema',
             'run has no average of its weights: it was',
-        ),
-        (
-            'evaluate run --weights avg',
-            "--weights is 'avg': must be raw or ema",
-        ),
-        (
-            'evaluate run --batch-size 0',
-            "--batch-size is '0': must be a whole num",
         ),
         (
             'evaluate digits_small --step 3',
@@ -505,10 +290,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             '--out writes a file: leave out ',
         ),
         ('predict run images --jsn', '--jsn (did you mean --json?)'),
-        (
-            'predict run images --top x',
-            "--top is 'x': must be a whole number, at ",
-        ),
         ('predict images run', 'run has no images, only without suffix'),
         ('export run', 'the following arguments are required: --format'),
         (
@@ -522,15 +303,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('analyze', 'the following arguments are required: RUN_OR_WEIGHTS'),
         ('prepare', 'the following arguments are required: DATASET'),
         (
-            'prepare foldr images',
-            "unknown data set 'foldr' (did you mean folder?)",
-        ),
-        (
-            'prepare folder twice',
-            'twice has both val/ and valid/, which mean val',
-        ),
-        ('prepare segmentation s', 'prepare segmentation needs --images DIR'),
-        (
             'prepare segmentation S --images own --labels own',
             "'S' cannot be the na",
         ),
@@ -538,8 +310,6 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'prepare cifar10 --archive no',
             'cannot read the archive no (No such file',
         ),
-        ('prepare imagenet --images no', '--images no: no such directory'),
-        ('evalute run', "no command 'evalute' (did you mean evaluate?)"),
     ],
 )
 def test_a_wrong_call_is_one_line(call, said, capsys):
@@ -578,7 +348,6 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
 @pytest.mark.parametrize(
     ('call', 'said'),
     [
-        (lambda g: g.load_model('digts_small'), 'did you mean digits_small'),
         (
             lambda g: g.load_model('digits_small', step=3),
             'is not a run: it has',
@@ -606,18 +375,6 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
             for top in (0, -1, 2.5)
         ),
         (
-            lambda g: g.load_model('digits_small').pixels(_PIXELS / 255),
-            r'float64 \(8, 8, 3\): must be pixels from 0 to 255, uint8',
-        ),
-        (
-            lambda g: g.load_model('digits_small').preprocess(_PIXELS[..., 0]),
-            r'uint8 \(8, 8\): must be pixels',
-        ),
-        (
-            lambda g: g.create_model('rmt_compct', num_classes=2),
-            r"'rmt_compct' \(did you mean rmt_compact\?\)",
-        ),
-        (
             lambda g: g.create_model('rmt_t', num_classes=2, pretrained=True),
             r'at random: load_model\(SOURCE\) loads',
         ),
@@ -632,22 +389,6 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
         (
             lambda g: g.load_model('digits_small').predict('~/none.png'),
             f'^{os.path.expanduser("~")}/none.png does not exist',
-        ),
-        (
-            lambda g: g.load_model('digits_small').logits(_PIXELS[..., 0]),
-            r'uint8 \(8, 8\): must be pixels',
-        ),
-        (
-            lambda g: g.create_model('rmt_t', num_classes=2, dephts=(1,)),
-            r"no field 'dephts' \(did you mean depths\?\)",
-        ),
-        (
-            lambda g: g.create_model('rmt_t', num_classes=2, dtype='float16'),
-            "dtype='float16' is not one of",
-        ),
-        (
-            lambda g: g.create_model('rmt_t', num_classes=2, score_fn='softmx'),
-            "score_fn='softmx' is not one of",
         ),
     ],
 )
