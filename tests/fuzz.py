@@ -11,7 +11,6 @@ from typing import Any
 
 from hypothesis import given, HealthCheck, seed, settings
 from hypothesis import strategies as st
-import ml_collections
 
 _NUMBERS = (
     '0 1 -1 2 3 7 32 1000 65536 2147483647 2147483648 9223372036854775808 '
@@ -88,17 +87,6 @@ def values() -> st.SearchStrategy[str]:
   )
   stages = st.lists(number, max_size=6).map(lambda of: f'({", ".join(of)},)')
   return st.one_of(number, stages, st.sampled_from(_WORDS), st.text(max_size=9))
-
-
-def leaves(
-    config: ml_collections.ConfigDict, prefix: str = ''
-) -> Iterator[str]:
-  """Yields the path of every field of a recipe."""
-  for name, value in sorted(config.items()):
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from leaves(value, f'{prefix}{name}.')
-    else:
-      yield prefix + name
 
 
 @contextlib.contextmanager

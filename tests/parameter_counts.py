@@ -1,10 +1,7 @@
 """Number of classes and parameters of each named model, and how to count."""
 
-import dataclasses
-
+import deep_shapes
 import jax
-
-from gswinrmt_jax.models import factory
 
 # name -> (classes, parameters). The first seven are the released RMT models;
 # counts with a dense head agree with the released logs of B and L. The next
@@ -32,17 +29,7 @@ COUNTS = {
 
 def count(model):
   """Counts a model's parameters, tracing one block per stage."""
-  depths = model.arch.depths
-  thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
-  params = factory.variable_shapes(model.clone(arch=thin), (32, 32, 3))[
-      'params'
-  ]
-  stages = params.get('backbone', params)
-  repeated = sum(
-      (depth - 1) * size(stages[f'stage{number}'])
-      for number, depth in enumerate(depths, start=1)
-  )
-  return size(params) + repeated
+  return size(deep_shapes.variable_shapes(model, (32, 32, 3))['params'])
 
 
 def size(tree):

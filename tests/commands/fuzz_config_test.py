@@ -19,7 +19,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
 
 _SPEC = 'digits_rmt:smoke'
-_FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
+_FIELDS = sorted(dict(recipe_files.leaves(recipe_files.load(_SPEC, []))))
 _GOLDEN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
 _OVERRIDES = st.lists(
     st.tuples(st.sampled_from(_FIELDS), fuzz.values()), min_size=1, max_size=3

@@ -6,7 +6,6 @@ from unittest import mock
 
 import deep_shapes
 import jax
-import ml_collections
 import pytest
 
 from gswinrmt_jax import recipes
@@ -99,14 +98,6 @@ def _info(name):
   return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD, (224, 224))
 
 
-def _leaves(config, prefix=''):
-  for name, value in config.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _leaves(value, f'{prefix}{name}.')
-    else:
-      yield prefix + name, value
-
-
 def _size(tree):
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
@@ -115,7 +106,7 @@ def _load(name):
   maps = ['--config.data.label_maps=maps'] if 'token' in name else []
   config = recipe_files.load(name, [] if 'smoke' in name else maps)
   assert config.is_locked
-  for path, value in _leaves(config):
+  for path, value in recipe_files.leaves(config):
     # Values of other types cannot be overridden on the command line.
     kinds = (int, float, str, bool, tuple)
     assert isinstance(value, kinds) or path.startswith('model.'), path

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import fuzz
 import numpy as np
 import pytest
 
@@ -143,8 +142,8 @@ def test_token_labels_change_what_the_release_changes():
   config = recipe_files.load('imagenet_rmt:s,token_label', [])
   changed = {
       field: value
-      for field, value in _flat(config).items()
-      if value != _flat(plain)[field]
+      for field, value in recipe_files.leaves(config)
+      if value != dict(recipe_files.leaves(plain))[field]
   }
   assert changed == {
       'model.name': 'rmt_s_tl',
@@ -160,14 +159,6 @@ def test_token_labels_change_what_the_release_changes():
   smoke = recipe_files.load('imagenet_rmt:s,token_label,smoke', [])
   smoke = recipes.resolve(smoke)
   assert smoke.model.dense_head and not smoke.token_label_weight
-
-
-def _flat(config, prefix=''):
-  flat = {}
-  for name, value in config.items():
-    inner = isinstance(value, type(config))
-    flat |= _flat(value, f'{name}.') if inner else {prefix + name: value}
-  return flat
 
 
 @pytest.mark.parametrize(
@@ -204,7 +195,7 @@ def _flat(config, prefix=''):
 )
 def test_ade20k_is_as_released(name, changes):
   config = recipes.resolve(recipe_files.load(name, []))
-  found = _flat(config)
+  found = dict(recipe_files.leaves(config))
   both = {
       'batch_size': 16,
       'optimizer.schedule': 'poly',
@@ -330,7 +321,7 @@ def test_every_field_is_declared_once():
   config = recipes.cifar10('rmt_compact')
   fields = {
       field
-      for field in fuzz.leaves(config)
+      for field, _ in recipe_files.leaves(config)
       if field == 'model.name' or not field.startswith('model.')
   }
   assert fields == recipes.FIELDS.keys()
