@@ -225,7 +225,5 @@ def shift_and_flip(
   column = jnp.where(flipped[:, None], width - 1 - column, column)
   column = (column + right[:, None])[:, None, :]
   row = (jnp.arange(height, dtype=jnp.int32)[None] + down[:, None])[:, :, None]
-  window = image_ops.resample_nearest(
-      image_ops.pack(image), column, row, fill=(0, 0, 0)
-  )
+  window = image_ops.resample_nearest(image_ops.pack(image), column, row)
   return image_ops.unpack(window)

@@ -297,9 +297,8 @@ def resample_nearest(
     packed: Int32[Array, 'b h w'],
     column: Int32[Array, 'b ...'],
     row: Int32[Array, 'b ...'],
-    fill: tuple[int, int, int],
 ) -> Int32[Array, 'b h w']:
-  """Reads whole pixels; positions outside the image take `fill`.
+  """Reads whole pixels; positions outside the image are black.
 
   Columns and rows broadcast.
   """
@@ -308,7 +307,7 @@ def resample_nearest(
   pixel = take(
       packed, jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)
   )
-  return jnp.where(inside, pixel, _join(*fill))
+  return jnp.where(inside, pixel, 0)
 
 
 def _cubic(before, here, after, beyond, part):

@@ -144,7 +144,7 @@ def apply(
   if op_set == 'timm':
     moved = image_ops.resample_bicubic(packed, x_in, y_in, fill)
   else:
-    moved = image_ops.resample_nearest(packed, x_in, y_in, (0, 0, 0))
+    moved = image_ops.resample_nearest(packed, x_in, y_in)
   kinds = ((Op.IDENTITY,), _TABLES, _BLENDS, _MOVES)
   one_hot = jnp.stack([jnp.isin(op, jnp.array([*ops])) for ops in kinds], -1)
   results = packed, looked_up, image_ops.pack(blended), moved

@@ -104,9 +104,7 @@ class Data:
     return resident.gather(self.devices.put_batch(batch), source)
 
 
-def open_data(
-    config: ml_collections.ConfigDict, terminal: Terminal | None = None
-) -> Data:
+def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
   """Fetches, loads and checks the data of a resolved config.
 
   Raises:
@@ -121,7 +119,7 @@ def open_data(
   datasets.check_task(info.name, info.task, recipes.task(config))
   cifar10.prepare_if_missing(config.data.name, config.data.dir)
   for line in datasets.describe(config.data.name, config.data.dir):
-    (terminal or processes.terminal()).say(line)
+    terminal.say(line)
   maps = None
   if config.token_label_weight:
     maps = token_labels.open_maps(
@@ -141,7 +139,7 @@ def open_data(
   if test := _check_data(config, train, val):
     opened['test'] = test
   for line in [*checks.overlaps(opened), *checks.too_small(train)]:
-    (terminal or processes.terminal()).say(line)
+    terminal.say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
   return Data(config, info, train, val, maps, devices)
 
