@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+export JAX_ENABLE_COMPILATION_CACHE=false # each start compiles
 run=$(mktemp -d)
 trap 'kill "$training" 2> /dev/null || true; rm -rf "$run"' EXIT
 for ((round = 0; round < ${1:-1}; round++)); do
@@ -22,7 +23,8 @@ for ((round = 0; round < ${1:-1}; round++)); do
       sleep 0.02
     done
     end=$EPOCHREALTIME
-    echo "$effort $(((${end/./} - ${begin/./}) / 1000)) ms"
+    # The decimal sign is that of the locale.
+    echo "$effort $(((${end//[.,]/} - ${begin//[.,]/}) / 1000)) ms"
     kill "$training" && wait "$training" || true
   done
 done

@@ -14,8 +14,9 @@ by decoding each time ('decode'), first without and then with workers.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import functools
 import pathlib
 import statistics
 import tempfile
@@ -74,15 +75,20 @@ def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:
 
 
 def _measure(
-    feeds: Mapping[str, Iterator[Any]], options, workers: int = 0
+    feeds: Mapping[str, Callable[[], Iterator[Any]]], options, workers: int = 0
 ) -> None:
-  """Times interleaved feeds, prints the medians and closes the feeds."""
+  """Times interleaved feeds, one at a time, and prints the medians.
+
+  A feed ends before the next begins: its threads or workers read ahead.
+  """
   rates = {name: [] for name in feeds}
+  ahead = parallel.AHEAD * (workers or parallel.cores())
   for repeat in range(options.repeats + 1):
-    for name, opened in feeds.items():
-      for _ in range(parallel.AHEAD * workers):  # prefetched before the timing
-        next(opened)
-      found = _rate(opened, options.batch, options.images)
+    for name, feed in feeds.items():
+      with contextlib.closing(feed()) as opened:
+        for _ in range(ahead):  # prefetched before the timing
+          next(opened)
+        found = _rate(opened, options.batch, options.images)
       if repeat:  # the first compiles
         rates[name].append(found)
   for name, found in rates.items():
@@ -93,7 +99,6 @@ def _measure(
         f'{min(clock):,.0f} to {max(clock):,.0f}{core}',
         flush=True,
     )
-    feeds[name].close()
 
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
@@ -102,8 +107,11 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
   print(f'JPEG files of {options.pictures}')
   _measure(
       {
-          storage: _open(
-              _load(folder, options.size, storage, 0), '', options.batch
+          storage: functools.partial(
+              _open,
+              _load(folder, options.size, storage, 0),
+              '',
+              options.batch,
           )
           for storage in ('disk', 'decode')
       },
@@ -112,7 +120,8 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
   for workers in options.workers:
     loaded = _load(folder, options.size, 'decode', workers)
     name = f'decode, {workers} workers'
-    _measure({name: _open(loaded, '', options.batch)}, options, workers)
+    feed = functools.partial(_open, loaded, '', options.batch)
+    _measure({name: feed}, options, workers)
 
 
 def main() -> None:
@@ -131,7 +140,10 @@ def main() -> None:
   print(f'{options}, {jax.devices()[0].device_kind}')
   images = _random(options.images, options.size)
   storages = ('memory', 'device')
-  _measure({of: _open(images, of, options.batch) for of in storages}, options)
+  feeds = {
+      of: functools.partial(_open, images, of, options.batch) for of in storages
+  }
+  _measure(feeds, options)
   if options.pictures:
     with tempfile.TemporaryDirectory() as folder:
       _measure_pictures(pathlib.Path(folder), options)

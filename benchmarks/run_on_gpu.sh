@@ -10,7 +10,8 @@
 # so after an interruption call it again. PYTHON is the interpreter, RESULTS the
 # folder of results, RUNS that of the runs, WORKERS the processes that decode.
 # LIMIT stops after so many seconds, with exit status 75, between commands or in
-# one. Rows of PyTorch and timm say so where those are not installed.
+# one. Rows of PyTorch say so where it is not installed; those of timm are left
+# out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,13 +42,14 @@ else
   training=table5 runs_of_it=() # three models, three seeds, 50 epochs
   recipe=cifar10_95.py
 fi
+trap 'exit 130' INT
 failed=()
 mkdir -p "$results"
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$runs/compiled}
 
 run() { # a command, within what is left of LIMIT
   local left=$((end - SECONDS)) status=0
-  if ((left > 0)); then timeout "$left" "$@" || status=$?; else status=124; fi
+  if ((left > 0)); then timeout --foreground "$left" "$@" || status=$?; else status=124; fi
   if ((status == 124)); then
     echo 'out of time: call again' >&2
     exit 75
@@ -77,18 +79,20 @@ cifar10_95() {
   } || failed+=("$run")
 }
 steps() {
+  local peers=()
   for model in "${models[@]}"; do
     measure "step_$model" --model "$model" --train --inference "${size[@]}" \
       --peers eager compile
   done
-  measure timm --model "$large" "${size[@]}" --peers "${timm[@]}"
+  "$python" -c 'import timm' 2> /dev/null && peers=(--peers "${timm[@]}")
+  measure timm --model "$large" "${size[@]}" "${peers[@]}"
   # The cost of reproducible sums.
   XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" \
     measure deterministic --model "${gated[@]}" "${size[@]}" --train
 }
 pipeline() { # the log has images per second and the share of waiting
   local data=$runs/synthetic storage run how_read
-  [[ -e $data ]] || run "$python" benchmarks/synthetic_images.py "$data" \
+  [[ -e $data/synthetic/1.0.0 ]] || run "$python" benchmarks/synthetic_images.py "$data" \
     "${images[@]}"
   for storage in "${storages[@]}"; do
     [[ -e $results/pipeline_$storage.json ]] && continue
@@ -100,6 +104,7 @@ pipeline() { # the log has images per second and the share of waiting
       --config.data.name=synthetic --config.data.dir="$data" \
       --config.data.val_split='train[:1]' --config.data.test_split='' \
       "${how_read[@]}" &&
+      cp "$run/metrics.jsonl" "$results/pipeline_$storage.jsonl" &&
       "$python" experiments/collect.py "$run" > "$run.part" &&
       mv "$run.part" "$results/pipeline_$storage.json" || failed+=("$run")
   done

@@ -471,8 +471,9 @@ def _parser():
   add('--train', action='store_true', help='the training step')
   add('--inference', action='store_true', help='logits (default: both)')
   add('--latency', action='store_true', help='logits of one image at a time')
-  add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
-  add('--recipe', nargs='+', metavar='NAME', help='the models of recipes')
+  models = parser.add_mutually_exclusive_group().add_argument
+  models('--model', nargs='+', default=['retention_compact'], metavar='NAME')
+  models('--recipe', nargs='+', metavar='NAME', help='the models of recipes')
   add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
   add('--batch', type=int, default=128, help='images per step')
   add('--image-size', type=int, help="pixels (default: the model's paper's)")
@@ -521,6 +522,8 @@ def _measure(args):
       for name in args.recipe or args.model
       for task in tasks or ['train', 'inference']
   ]
+  if args.peers and (args.run or args.scaling or args.depthwise):
+    raise UserError('--peers is for --model and --recipe alone')
   for peer in args.peers:
     peer_of(specs[0], peer)  # Mistakes stop before anything is measured.
   if args.json:

@@ -28,6 +28,11 @@ from gswinrmt_jax.errors import UserError
 Spec = Mapping[str, Any]
 
 _GRACE = 5.0  # seconds that a worker has to end by itself
+# Prefixes of environment variables that affect speed.
+_VARIABLES = (
+    *('LD_PRELOAD', 'MALLOC_', 'MIMALLOC_', 'GSWINRMT_'),
+    *('XLA_', 'JAX_', 'OMP_'),
+)
 
 
 @dataclasses.dataclass
@@ -173,6 +178,11 @@ def serve(spec: Spec, cores: Sequence[int] | None) -> None:
     with contextlib.suppress(OSError):
       pathlib.Path('/proc/self/clear_refs').write_text('5')
     facts = {**program.facts, 'build_seconds': seconds}
+    facts['environment'] = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_VARIABLES)
+    }
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     program.run(1)
     facts['page_faults'] = (

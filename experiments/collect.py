@@ -20,6 +20,8 @@ _PLACES = ('--workdir', '--config.data.dir')
 
 def collect(run: pathlib.Path) -> dict:
   """Returns the contents of the file as a dictionary."""
+  if not (run / 'config.json').exists():
+    raise SystemExit(f'{run} is not a run folder: it has no config.json')
 
   def read(name):
     path = run / name

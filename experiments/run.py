@@ -153,7 +153,12 @@ def jobs(
     fields = (*entry.overrides, *overrides, f'--config.seed={seed}')
     folder = out / name / f'{entry.name}_s{seed}'
     words = (f'--config={entry.spec}', f'--workdir={folder}', *fields)
-    config = recipes.resolve(recipe_files.load(entry.spec, fields))
+    recipe, config, _ = recipe_files.adapted(entry.spec, fields)
+    if config.init_from:
+      config.init_from = arguments.weights(config.init_from)
+    if not (folder / 'config.json').exists():
+      recipes.check_used(config, recipe)
+    config = recipes.resolve(config)
     found.append(Job(folder, words, config))
   return found
 

@@ -331,7 +331,7 @@ def variants(setting: Setting) -> str:
     return [
         ', '.join(f'{run.epoch}' for run in runs),
         percent(average(runs, validation_at(last))),
-        percent(mean(run.best_validation for run in ended)),
+        percent(average(ended, lambda run: run.best_validation)),
         percent(average(runs, lambda run: run.test_score)),
         percent(average(runs, lambda run: run.tested(run.score, 'best'))),
         number(average(runs, lambda run: run.tested('loss')), '.4f'),

@@ -101,7 +101,8 @@ def adapted(
       kept = [one for one, path in given.items() if path not in taken]
       config = _override(copy.deepcopy(recipe), kept)
       without, _ = module.adapt(config, {*given.values()} - taken)
-      fields |= {path: without[path] for path in taken}
+      fields = {path: fields[path] for path in fields.keys() - taken}
+      fields |= {path: without[path] for path in taken & without.keys()}
     recipe.update_from_flattened_dict(fields)
     config = _override(copy.deepcopy(recipe), overrides)
   return recipe, config, lines
@@ -124,12 +125,17 @@ def _override(config, overrides):
     )
     values(argv)
   except (flags.Error, TypeError, ValueError) as error:
-    for override, kind in kinds.items():
+    # One name may begin another: the longest that the message has is meant.
+    for override, kind in sorted(kinds.items(), key=_name_length, reverse=True):
       if override.partition('=')[0] in str(error):
         said = override if len(override) < 99 else f'{override[:99]} ...'
         raise UserError(f'{said}: must be {_KINDS[kind]}') from error
     raise UserError(_one_line(error)) from error
   return values.config
+
+
+def _name_length(item):
+  return len(item[0].partition('=')[0])
 
 
 def _kind(config, override):

@@ -43,12 +43,21 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   version changes a default.
 
   Raises:
-    UserError: As in `check`, or if the model or one of its fields is unknown.
+    UserError: As in `check`, or if the model or one of its fields is unknown,
+      or its fields do not go together.
   """
+  from gswinrmt_jax.models import architecture
+
   check(config)
   resolved = ml_collections.ConfigDict(config.to_dict())
   resolved.update_from_flattened_dict(head_values(config))
-  resolved.model = model_fields(config)
+  fields = model_fields(config)
+  name = fields.pop('name')
+  try:
+    architecture.Architecture(**fields)
+  except ValueError as error:
+    raise UserError(f'config.model, {name}: {error}') from error
+  resolved.model = {'name': name, **fields}
   return resolved.lock()
 
 

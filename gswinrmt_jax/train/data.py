@@ -128,6 +128,7 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
         split=config.data.train_split,
         data_dir=config.data.dir,
     )
+  test = _open_splits(config)
   train, val = (
       resident.place(records, config.data.storage, devices.replicate)
       for records in (
@@ -135,8 +136,9 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
           load_eval(config, config.data.val_split),
       )
   )
+  _check_data(config, train, val, test)
   opened = {'train': train.source, 'val': val.source}
-  if test := _check_data(config, train, val):
+  if test is not None:
     opened['test'] = test
   for line in [*checks.overlaps(opened), *checks.too_small(train)]:
     terminal.say(line)
@@ -245,20 +247,23 @@ def _load(config, split, crop):
   )
 
 
-def _check_data(config, train, val):
-  """Refuses data that the run could not be trained, validated or tested on.
+def _open_splits(config):
+  """Opens every split before any is decoded; returns test, None without it."""
+  data, task, source = config.data, recipes.task(config), None
+  names = ['train_split', 'val_split']
+  for name in [*names, 'test_split'] if data.test_split else names:
+    with _named(name):
+      source = datasets.open_source(data.name, data[name], data.dir, task)
+  return source if data.test_split else None
 
-  Returns:
-    The records of the test split, None if there is none.
-  """
-  data, task, test = config.data, recipes.task(config), None
-  if data.test_split:
-    with _named('test_split'):  # Opens the split; decodes no image.
-      test = datasets.open_source(data.name, data.test_split, data.dir, task)
+
+def _check_data(config, train, val, test):
+  """Refuses data that the run could not be trained, validated or tested on."""
+  data, task = config.data, recipes.task(config)
   if task == 'classification':
     height, width, _ = train.image_shape
     sizes = [(data.val_split, val.image_shape[1::-1])]
-    if test is not None and len(test) and not data.image_size:
+    if test and not data.image_size:
       # All others are decoded after the last epoch.
       rows = range(0, len(test), -(-len(test) // _SOME))
       with _named('test_split'):
@@ -282,7 +287,6 @@ def _check_data(config, train, val):
       if task == 'segmentation' and source:
         if not segmentation.has_labels(source):
           raise UserError(f'no pixel of {data[name]!r} has a class')
-  return test
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def train(
     state, train_step, batches = _compile_and_init(run, restored, batches)
     preemption.check()
     step, stop = start, 0
-    with _loop_context(run, preemption) as (profile, curves):
+    with _loop_context(run, preemption, start) as (profile, curves):
       for step, batch in log.clock.timing(_until_killed(batches, preemption)):
         with profile.step(step):
           state, metrics = train_step(state, batch, run.trainer.key)
@@ -103,7 +103,11 @@ def _summary_of_finished(run):
     return None
   # A summary of this last step is reused, so that the test split is read once.
   summary = summary_lib.load(run.folder)
-  return summary if summary and summary['steps'] == step else None
+  if not summary or summary['steps'] != step:
+    return None
+  tested = any(name.startswith('test_') for name in summary['last'])
+  due = step == run.schedule.total_steps and run.config.data.test_split
+  return None if due and not tested else summary
 
 
 def _compile_and_init(run, restored, batches):
@@ -128,11 +132,16 @@ def _compile_and_init(run, restored, batches):
 
 @contextlib.contextmanager
 def _loop_context(
-    run: Run, preemption: Preemption
+    run: Run, preemption: Preemption, start: int
 ) -> Iterator[tuple[profiler.Profiler, plots.Curves]]:
   """Yields profiler and curves; defers signals and refuses transfers."""
   with contextlib.ExitStack() as stack:
     steps = profiler.parse(run.config.profile_steps, run.schedule.stop_step)
+    if steps and steps[-1] <= start:
+      run.terminal.say(
+          f'No trace is written: steps {steps[0]:,} to {steps[-1]:,} of '
+          'config.profile_steps were made before.'
+      )
     profile = profiler.Profiler(steps, run.folder / 'profile', run.terminal)
     stack.callback(profile.close)
     curves = plots.Curves(run.folder, run.terminal)

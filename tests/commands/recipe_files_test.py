@@ -134,6 +134,11 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ('digits_rmt', ['--config.num_epochs=1.5'], ['a whole number']),
         ('digits_rmt', ['--config.model.window_size=x'], ['a whole numb']),
         ('digits_rmt', ['--config.augment.flip=7'], ['True or False']),
+        (  # The name of one begins that of the other.
+            'digits_rmt',
+            ['--config.augment.flip=True', '--config.augment.flip_vertical=x'],
+            ['flip_vertical=x: must be True or False'],
+        ),
         (
             'digits_rmt',
             ['--config.seed'],

@@ -45,8 +45,11 @@ def test_recipe_and_workdir_reach_the_loop(calls):
         # This changes no result, so the earlier run is resumed.
         (['--config.stop_after_epochs=2'], 'digits_rmt'),
         (
-            ['--config.model.widths=(8, 8)', '--config.optimizer.b1=.5'],
-            'digits_rmt-b1=0.5-widths=8,8',
+            [
+                '--config.model.widths=(8, 8, 12, 16)',
+                '--config.optimizer.b1=.5',
+            ],
+            'digits_rmt-b1=0.5-widths=8,8,12,16',
         ),
         (
             ['--config.model.name=rmt_t', '--config.data.name=a/b c'],

@@ -304,6 +304,15 @@ def test_the_model_of_the_argument_is_known_or_refused():
       recipes.split_model(argument, names)
 
 
+def test_a_model_that_cannot_be_is_refused_before_any_data():
+  config = recipe_files.load(
+      'cifar10_retention', ['--config.model.num_heads=(3, 4, 8, 16)']
+  )
+  said = 'config.model, retention_compact: 3 heads do not divide'
+  with pytest.raises(UserError, match=said):
+    recipes.resolve(config)
+
+
 def test_a_field_that_nobody_reads_is_refused():
   config = recipes.cifar10('swat_compact')
   with pytest.raises(AttributeError, match='num_epochs'):

@@ -130,6 +130,10 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert recipe.optimizer.learning_rate == 1.1e-3
   assert config.optimizer.learning_rate == 3e-3
   assert recipe.num_epochs == config.num_epochs
+  # A field that is only fitted above 64 pixels.
+  strides = '--config.model.stem_strides=(2, 1, 2, 1)'
+  config, _ = _adapted(own, '--config.data.image_size=128', strides)
+  assert config.model.stem_strides == (2, 1, 2, 1)
   config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
   assert 'the first 7 with a rising' in lines[1]
   # 2,000 steps of 16 are 500 epochs of 64.

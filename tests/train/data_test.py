@@ -324,10 +324,10 @@ def own_root(tmp_path_factory):
 def test_splits_of_different_sizes_are_one_line():
   small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
   config = _recipe('x', **{'data.test_split': ''})
-  data_lib._check_data(config, small, small)
+  data_lib._check_data(config, small, small, None)
   said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
   with pytest.raises(UserError, match=said):
-    data_lib._check_data(config, small, large)
+    data_lib._check_data(config, small, large, None)
 
 
 def test_a_test_split_of_another_size_is_told_before_training(tmp_path):
@@ -381,9 +381,11 @@ def test_a_recipe_whose_test_split_is_val_is_said(tmp_path):
   assert first == "the run has no test split: its test and val are 'val'"
 
 
-def test_a_test_split_that_is_not_there_is_told_before_training(own_root):
-  """Not after the last epoch."""
-  recipe = _recipe(str(own_root), **{'data.test_split': 'tset'})
-  with pytest.raises(UserError, match=r"test_split: own has no split 'tset'"):
+@pytest.mark.parametrize('split', ['val_split', 'test_split'])
+def test_a_split_that_is_not_there_is_told_first(split, own_root, monkeypatch):
+  """Before images are decoded, which may take long."""
+  monkeypatch.setattr(data_lib, 'load_train', None)
+  recipe = _recipe(str(own_root), **{f'data.{split}': 'tset'})
+  with pytest.raises(UserError, match=rf"{split}: own has no split 'tset'"):
     train_loop.train(recipe, own_root / 'run')
   assert not (own_root / 'run').exists()

@@ -201,6 +201,14 @@ def test_no_test_split_no_test(tmp_path):
   assert 'test accuracy' not in said and 'not tested' not in said
 
 
+def test_a_run_that_was_never_tested_is_tested_once(tmp_path):
+  folder = tmp_path / 'run'
+  tiny_parts.train(folder, **{'data.test_split': ''})
+  for words in ('test accuracy', 'is complete'):
+    summary, said = tiny_parts.train(folder)
+    assert words in said and 'test_accuracy' in summary['best']
+
+
 def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):
   """The signal arrives while the last curves are drawn, before the test."""
   wait = plots.Curves.wait

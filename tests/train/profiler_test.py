@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 import tiny_parts
@@ -45,3 +46,6 @@ def test_a_run_writes_its_trace(tmp_path):
   }
   assert numbers == {2, 3, 4, 5}
   assert list(folder.rglob('*.xplane.pb'))  # read by TensorBoard and XProf
+  shutil.rmtree(folder)
+  _, said = tiny_parts.train(tmp_path / 'run', profile_steps='2:5')
+  assert 'No trace is written: steps 2 to 5' in said and not folder.exists()

@@ -232,7 +232,7 @@ def test_the_test_split_is_not_read_before_the_end(monkeypatch):
       '__getitem__',
       lambda source, row: read.append((source, row)) or item(source, row),
   )
-  data_lib._check_data(config, *records)
+  data_lib._check_data(config, *records, data_lib._open_splits(config))
   assert [row for source, row in read if source is test] == [0]
 
 
@@ -244,11 +244,13 @@ def test_a_split_without_labels_is_refused_before_training(split, monkeypatch):
   bare = [np.full_like(label, 255) for label in source.masks]
   bare[-1][-1, -1] = 2
   monkeypatch.setattr(source, 'masks', bare)
-  data_lib._check_data(config, *records)  # One pixel is enough.
+  data_lib._check_data(
+      config, *records, data_lib._open_splits(config)
+  )  # One pixel is enough.
   bare[-1][-1, -1] = 255
   said = f"config.data.{split}_split: no pixel of '{split}' has a class"
   with pytest.raises(UserError, match=said):
-    data_lib._check_data(config, *records)
+    data_lib._check_data(config, *records, data_lib._open_splits(config))
 
 
 def test_evaluation_without_labels_is_refused_first(runs, monkeypatch):
