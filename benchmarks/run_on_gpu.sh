@@ -49,7 +49,11 @@ export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$runs/compiled}
 
 run() { # a command, within what is left of LIMIT
   local left=$((end - SECONDS)) status=0
-  if ((left > 0)); then timeout --foreground "$left" "$@" || status=$?; else status=124; fi
+  if ((left > 0)); then
+    timeout --foreground "$left" "$@" || status=$?
+  else
+    status=124
+  fi
   if ((status == 124)); then
     echo 'out of time: call again' >&2
     exit 75
@@ -92,8 +96,8 @@ steps() {
 }
 pipeline() { # the log has images per second and the share of waiting
   local data=$runs/synthetic storage run how_read
-  [[ -e $data/synthetic/1.0.0 ]] || run "$python" benchmarks/synthetic_images.py "$data" \
-    "${images[@]}"
+  [[ -e $data/synthetic/1.0.0 ]] ||
+    run "$python" benchmarks/synthetic_images.py "$data" "${images[@]}"
   for storage in "${storages[@]}"; do
     [[ -e $results/pipeline_$storage.json ]] && continue
     run=$runs/pipeline_$storage how_read=(--config.data.storage="$storage")

@@ -19,7 +19,9 @@ _T = TypeVar('_T')
 
 def cores() -> int:
   """Returns how many cores this process may use."""
-  return len(os.sched_getaffinity(0))
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def with_bar(
