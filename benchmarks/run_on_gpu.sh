@@ -10,8 +10,8 @@
 # so after an interruption call it again. PYTHON is the interpreter, RESULTS the
 # folder of results, RUNS that of the runs, WORKERS the processes that decode.
 # LIMIT stops after so many seconds, with exit status 75, between commands or in
-# one. Rows of PyTorch say so where it is not installed; those of timm are left
-# out.
+# one. Rows of PyTorch say so where it is not installed; models of timm are
+# measured only where it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -83,13 +83,13 @@ cifar10_95() {
   } || failed+=("$run")
 }
 steps() {
-  local peers=()
   for model in "${models[@]}"; do
     measure "step_$model" --model "$model" --train --inference "${size[@]}" \
       --peers eager compile
   done
-  "$python" -c 'import timm' 2> /dev/null && peers=(--peers "${timm[@]}")
-  measure timm --model "$large" "${size[@]}" "${peers[@]}"
+  if "$python" -c 'import timm' 2> /dev/null; then
+    measure timm --model "$large" "${size[@]}" --peers "${timm[@]}"
+  fi
   # The cost of reproducible sums.
   XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" \
     measure deterministic --model "${gated[@]}" "${size[@]}" --train

@@ -31,7 +31,8 @@ _GRACE = 5.0  # seconds that a worker has to end by itself
 # Prefixes of environment variables that affect speed.
 _VARIABLES = (
     *('LD_PRELOAD', 'MALLOC_', 'MIMALLOC_', 'GSWINRMT_'),
-    *('XLA_', 'JAX_', 'OMP_'),
+    *('XLA_', 'JAX_', 'OMP_', 'MKL_'),
+    *('NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_'),
 )
 
 

@@ -244,15 +244,16 @@ class Status(NamedTuple):
 def status(job: Job) -> Status:
   """Returns the progress of a run, as found in its folder.
 
-  Its state is 'complete' if it reached its last epoch and has a summary.
+  Its state is 'complete' if it reached its last epoch and has a summary, with
+  the score of the test split if the recipe has one.
 
   Raises:
     UserError: If the folder cannot be read.
   """
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
-  found = runs_lib.read(job.folder)
-  differing = run_folder.differences(found.config, _started(job.config))
+  found, config = runs_lib.read(job.folder), _started(job.config)
+  differing = run_folder.differences(found.config, config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
   if not found.epochs:
@@ -260,7 +261,9 @@ def status(job: Job) -> Status:
   state, stop = found.progress, job.config.stop_after_epochs
   if stop:
     state = f'epoch {found.epoch} of {stop}'
-  if found.finished or (stop and found.summary and found.epoch >= stop):
+  if found.finished and config.data.test_split and found.test_score is None:
+    state = 'not tested'
+  elif found.finished or (stop and found.summary and found.epoch >= stop):
     state = 'complete'
   return Status(state, found.curve[found.epoch], found.test_score)
 

@@ -84,6 +84,7 @@ class Checkpointer:
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed
+    self._told = set()  # steps that a reader has called damaged
     if self.directory.exists() and not self.directory.is_dir():
       raise UserError(
           f'{self.directory} is a file where the folder of the checkpoints '
@@ -159,7 +160,8 @@ class Checkpointer:
     if not self.directory.is_dir():
       return []
     names = [path.name for path in self.directory.iterdir() if path.is_dir()]
-    return sorted(int(name) for name in names if name.isdecimal())
+    steps = [int(name) for name in names if name.isdecimal()]
+    return sorted(step for step in steps if str(step) in names)  # not '007'
 
   def newest_meta(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
     """Returns the newest checkpoint whose meta is intact, and that meta."""
@@ -357,6 +359,9 @@ class Checkpointer:
 
   def _tell(self, damaged):
     for step, reason in damaged.items():
+      if self._read_only and step in self._told:  # read again meanwhile
+        continue
+      self._told.add(step)
       self._warn(
           f'checkpoint {step} in {self.directory} is damaged ({reason}): '
           'skipping it'

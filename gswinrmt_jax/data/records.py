@@ -16,9 +16,9 @@ from gswinrmt_jax.errors import UserError
 Batch = dict[str, np.ndarray]
 
 _CHUNK = 256  # records that a thread decodes at a time
-# Pixels up to which one thread is the fastest: most of the time is Python's
-# own, which holds its lock. CIFAR-10 takes 265 us an image, with two threads
-# 355, with sixteen 490 (two cores, beside a training).
+# Stored pixels up to which one thread is the fastest: most of the time is
+# Python's own, which holds its lock. CIFAR-10 takes 265 us an image, with two
+# threads 355, with sixteen 490 (two cores, beside a training).
 _SMALL = 32 * 32
 
 
@@ -89,6 +89,7 @@ class Decoded:
       size, which must be the same for all.
     crop: As in `pictures.fit`, or a `RandomCrop`, which needs a size.
     workers: Processes that decode training batches; 0 for threads.
+    stored_pixels: Number of pixels of the first image as it is stored.
     image_shape: Height, width and channels of an image.
   """
 
@@ -102,6 +103,7 @@ class Decoded:
     self.source, self.size, self.crop = source, size, crop
     self.workers = workers
     first, _ = source[0]
+    self.stored_pixels = first.height * first.width
     self.image_shape = (*(size or (first.height, first.width)), 3)
 
   def __len__(self) -> int:
@@ -198,8 +200,7 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
 
   dataset = grain.MapDataset.range(len(records)).map(records.read)
   dataset = dataset.batch(_CHUNK)
-  height, width, _ = records.image_shape
-  threads = 1 if height * width <= _SMALL else None
+  threads = 1 if records.stored_pixels <= _SMALL else None
   with contextlib.closing(parallel.in_threads(dataset, threads)) as chunks:
     yield from parallel.with_bar(
         chunks, 'decoding', len(dataset), unit_scale=_CHUNK, delay=1

@@ -114,8 +114,6 @@ class MetricsLog:
           *self._writers,
       ]
     self._metrics = []
-    # A log that was lost begins again after the steps of earlier starts.
-    self._first = 0 if self.entries else step
 
   def add(self, metrics: Mapping[str, jax.Array]) -> None:
     """Keeps the metrics of a step, which stay on the device.
@@ -166,13 +164,13 @@ class MetricsLog:
       RunError: If no step was finite, or the log cannot be written.
     """
     epoch = self._schedule.epoch_of(step)
-    intervals, before = [], self._first
+    intervals, size = [], self._schedule.batch_size
     for entry in self.entries:
       if entry['kind'] == 'epoch':
         intervals = []
-      else:
-        intervals.append((entry['step'] - before, entry))
-        before = entry['step']
+      else:  # The entry before it may be lost.
+        images = entry['images_per_second'] * entry['seconds']
+        intervals.append((round(images / size), entry))
     names = [p + name for p in ('', raw_and_ema.PREFIX) for name in SCORES]
     self._write(
         'epoch',

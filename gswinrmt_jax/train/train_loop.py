@@ -137,12 +137,13 @@ def _loop_context(
   """Yields profiler and curves; defers signals and refuses transfers."""
   with contextlib.ExitStack() as stack:
     steps = profiler.parse(run.config.profile_steps, run.schedule.stop_step)
-    if steps and steps[-1] <= start:
+    folder = run.folder / 'profile'
+    if steps and steps[-1] <= start and not folder.exists():
       run.terminal.say(
           f'No trace is written: steps {steps[0]:,} to {steps[-1]:,} of '
           'config.profile_steps were made before.'
       )
-    profile = profiler.Profiler(steps, run.folder / 'profile', run.terminal)
+    profile = profiler.Profiler(steps, folder, run.terminal)
     stack.callback(profile.close)
     curves = plots.Curves(run.folder, run.terminal)
     stack.callback(curves.wait)

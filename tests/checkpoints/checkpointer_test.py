@@ -505,6 +505,13 @@ def test_a_reader_follows_a_run_that_trains(
   assert restored.step == found and not said
 
 
+def test_a_folder_that_is_named_otherwise_is_no_checkpoint(folder):
+  (folder / '007').mkdir()
+  reader = checkpointer.Checkpointer(folder, read_only=True)
+  assert reader.steps() == [4, 5]
+  assert reader.restore_best(_weights(_target())).step == 4
+
+
 def test_a_step_that_the_run_removes_meanwhile_is_no_damage(
     folder, monkeypatch
 ):

@@ -109,7 +109,13 @@ MORE_STEPS = [IN_STEPS[0], '--config.num_steps=2000']
         ([0.25, 0.5, 0.75], {'summed_up': False}, [], 'epoch 3 of 3'),
         ([0.25, 0.5, 0.75], {'test': 0.5}, [], 'complete'),
         ([0.25, 0.5], {}, ['--config.stop_after_epochs=2'], 'complete'),
-        ([0.25, 0.5], {'overrides': IN_STEPS}, IN_STEPS, 'complete'),
+        ([0.25, 0.5, 0.75], {}, [], 'not tested'),
+        (
+            [0.25, 0.5],
+            {'overrides': IN_STEPS, 'test': 0.5},
+            IN_STEPS,
+            'complete',
+        ),
         (
             [0.25, 0.5],
             {'overrides': MORE_STEPS},
@@ -214,6 +220,7 @@ def test_what_is_complete_or_unreadable_or_another_s_is_passed_over(
       'cifar10_rmt',
       [0.25, 0.5],
       overrides=['--config.num_epochs=2'],
+      test=0.5,
   )
   damaged.mkdir(parents=True)
   (damaged / 'config.json').write_text('{')

@@ -108,10 +108,13 @@ def test_a_log_that_was_removed_is_missed(tmp_path):
 
 def test_a_log_that_was_lost_begins_with_the_resumed_steps(tmp_path):
   """The earlier steps, whose losses are lost, have no weight."""
-  found = _open(tmp_path, step=400)
-  for step, loss in ((450, 3.0), (500, 1.0)):
-    found.add({'loss': loss, 'finite': True})
-    found.write_interval(step)
+  for before, loss in ((400, 3.0), (450, 1.0)):  # two starts
+    found = _open(tmp_path, step=before)
+    for _ in range(50):
+      found.add({'loss': loss, 'finite': True})
+    found.write_interval(before + 50)
+    if before == 400:
+      found.close()
   found.write_epoch(500, {'loss': 1.0, 'accuracy': 0.5})
   found.close()
   epoch = found.entries[-1]
