@@ -305,7 +305,9 @@ class Setting:
   def benchmark(self) -> paper.Benchmark | None:
     """The paper's results on the same data with the same sizes, if any."""
     data = self.config.data
-    same_data = data.image_size == 224
+    # Mini-ImageNet under any name, with its 100 classes if they are known.
+    classes = len(self.runs[0].class_names)
+    same_data = data.image_size == 224 and classes in (0, 100)
     if self.recipe is paper.CIFAR10:
       same_data = data.name == 'cifar10'
     resized = ablations.sizes(self.config.model)

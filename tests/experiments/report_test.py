@@ -682,13 +682,18 @@ def test_a_segmenter_is_resized_together_with_its_base(grouped):
 
 
 def test_differences_from_the_recipe(grouped):
-  data = ['--config.data.name=tiny', NORMAL]
-  (setting,), _ = grouped(('mini_imagenet_rmt', {'overrides': data}))
+  how = {'overrides': ['--config.data.name=tiny', NORMAL], 'classes': 100}
+  (setting,), _ = grouped(('mini_imagenet_rmt', how))
   assert setting.benchmark is paper.MINI_IMAGENET
   assert setting.differences == [
       "data.name is 'mini_imagenet' there and 'tiny' here",
       "model.linear_start is 'uniform' there and 'normal' here",
   ]
+
+
+def test_other_data_at_224_pixels_are_not_the_paper_s(grouped):
+  (setting,), _ = grouped(('mini_imagenet_rmt', {'classes': 10}))
+  assert setting.benchmark is None
 
 
 def test_the_command(counted, write, capsys, tmp_path):
