@@ -16,6 +16,7 @@ import pathlib
 from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
+_NAMED = ('--config.data.name', '--config.init_from')  # maybe by a path
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -28,19 +29,17 @@ def collect(run: pathlib.Path) -> dict:
     return json.loads(path.read_text()) if path.exists() else None
 
   config, starts = read('config.json'), read('environment.json')
-  config['data'].pop('dir')
-  config['data']['name'] = pathlib.Path(config['data']['name']).name
   for start in starts:
     program, *words = start['command']
     start['command'] = [pathlib.Path(program).name, *_without_places(words)]
     for name, value in start.get('variables', {}).items():
       if value.startswith('/'):  # such as LD_PRELOAD
         start['variables'][name] = pathlib.Path(value).name
-    # The recipe of this start, which earlier versions did not record.
-    data = start.get('config', {'data': {}})['data']
-    data.pop('dir', None)
-    if 'name' in data:
-      data['name'] = pathlib.Path(data['name']).name
+  # Earlier versions did not record the recipe of a start.
+  for recipe in (config, *(x['config'] for x in starts if 'config' in x)):
+    recipe['data'].pop('dir', None)
+    recipe['data']['name'] = _name(recipe['data']['name'])
+    recipe['init_from'] = _name(recipe.get('init_from', ''))
   entries = metrics_log.read_metrics(run)
   return {
       'config': config,
@@ -52,14 +51,19 @@ def collect(run: pathlib.Path) -> dict:
   }
 
 
+def _name(place: str) -> str:
+  """Returns a name, without the folders of a path."""
+  return place if place.startswith('hf-hub:') else pathlib.Path(place).name
+
+
 def _without_places(words: Iterable[str]) -> Iterator[str]:
   """Yields a command's words but for options with the paths of the run."""
   rest = iter(words)
   for word in rest:
     name, given, value = word.partition('=')
-    if name == '--config.data.name':
+    if name in _NAMED:
       value = value if given else next(rest, '')
-      yield f'{name}={pathlib.Path(value).name}'
+      yield f'{name}={_name(value)}'
     elif name not in _PLACES:
       yield word
     elif not given:

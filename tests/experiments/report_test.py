@@ -536,10 +536,11 @@ def test_of_many_variants_the_bases_have_curves(grouped):
 def test_collected_figures_are_those_of_the_run(write, tmp_path):
   folder = write('a', 'cifar10_rmt', test=0.625)
   config = json.loads((folder / 'config.json').read_text())
-  config['data']['dir'] = '/place'
+  config['data']['dir'], config['init_from'] = '/place', '/place/first'
   (folder / 'config.json').write_text(json.dumps(config))
   command = ['/place/train.py', '--config=x', '--config.data.dir=/place']
   command += ['--workdir', '/place', '--config.data.name=/place/own']
+  command += ['--config.init_from', '/place/first']
   start = {'command': command, 'config': config}
   environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
   (folder / 'environment.json').write_text(json.dumps(environment))
@@ -548,6 +549,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   path.write_text(json.dumps(collect.collect(folder)))
   assert '/place' not in path.read_text()
   assert '--config.data.name=own' in path.read_text()
+  assert '--config.init_from=first' in path.read_text()
   (run,), _ = results.gather([folder, tmp_path / 'runs'])  # once, named twice
   assert run.curve == {1: 0.25, 2: 0.5} and run.finished
   assert run.test_score == 0.625 and run.gap == -0.125
