@@ -58,7 +58,24 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   except ValueError as error:
     raise UserError(f'config.model, {name}: {error}') from error
   resolved.model = {'name': name, **fields}
+  _check_training(resolved)
   return resolved.lock()
+
+
+def _check_training(config):
+  """Refuses what a training needs of a model that does not have it."""
+  model, freeze = config.model, config.optimizer.freeze
+  stages = len(model.depths)
+  if freeze.startswith('stage') and int(freeze.removeprefix('stage')) > stages:
+    raise UserError(
+        f"config.optimizer.freeze is '{freeze}': the model has stage1 to "
+        f'stage{stages}'
+    )
+  if config.token_label_weight and not model.dense_head:
+    raise UserError(
+        f'token labels need a model with a dense head, not {model.name}: take '
+        'rmt_s_tl, rmt_b_tl or rmt_l_tl, or set config.model.dense_head=True'
+    )
 
 
 def model_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import optax
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import mix, photometric, token_labels
 from gswinrmt_jax.data import datasets, pictures
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.models.dense.detector import Detector
 from gswinrmt_jax.ops import assignment, padding
@@ -179,8 +178,8 @@ def augmentation_and_loss(
     model: The model.
 
   Raises:
-    UserError: If token labels cannot be used: the model has no dense head, or
-      an image is not a whole number of tokens.
+    UserError: If token labels cannot be used: an image is not a whole number of
+      tokens.
   """
   if config.detector.head:
     loss = functools.partial(objects_loss, model=model)
@@ -206,12 +205,6 @@ def augmentation_and_loss(
 
     return augmentation, class_loss
 
-  if not config.model.dense_head:
-    raise UserError(
-        f'token labels need a model with a dense head, not '
-        f'{config.model.name}: take rmt_s_tl, rmt_b_tl or rmt_l_tl, or set '
-        'config.model.dense_head=True'
-    )
   stride = model.arch.stride
   token_labels.extents(info.image_size, stride)  # a check
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)

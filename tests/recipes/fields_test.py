@@ -304,11 +304,32 @@ def test_the_model_of_the_argument_is_known_or_refused():
       recipes.split_model(argument, names)
 
 
-def test_a_model_that_cannot_be_is_refused_before_any_data():
-  config = recipe_files.load(
-      'cifar10_retention', ['--config.model.num_heads=(3, 4, 8, 16)']
-  )
-  said = 'config.model, retention_compact: 3 heads do not divide'
+@pytest.mark.parametrize(
+    ('spec', 'override', 'said'),
+    [
+        (
+            'cifar10_retention',
+            'model.num_heads=(3, 4, 8, 16)',
+            'config.model, retention_compact: 3 heads do not divide',
+        ),
+        (
+            'cifar10_small',
+            'optimizer.freeze=stage4',
+            "freeze is 'stage4': the model has stage1 to stage3",
+        ),
+        (
+            'imagenet_rmt:s,token_label',
+            'model.name=rmt_s',
+            'token labels need a model with a dense head, not rmt_s: take',
+        ),
+    ],
+)
+def test_what_no_model_can_be_or_do_is_refused_before_any_data(
+    spec, override, said
+):
+  config = recipe_files.load(spec, [f'--config.{override}'])
+  config.init_from = 'x'
+  config.data.label_maps = 'maps' * ('token' in spec)
   with pytest.raises(UserError, match=said):
     recipes.resolve(config)
 
