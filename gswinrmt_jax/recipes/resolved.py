@@ -63,7 +63,7 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def _check_training(config):
-  """Refuses what a training needs of a model that does not have it."""
+  """Refuses settings of the training that the model does not support."""
   model, freeze = config.model, config.optimizer.freeze
   stages = len(model.depths)
   if freeze.startswith('stage') and int(freeze.removeprefix('stage')) > stages:
