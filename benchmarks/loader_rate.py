@@ -57,7 +57,7 @@ def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config.data.name, config.data.dir = synthetic_images.NAME, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
-  return data.load_train(config)
+  return data.load_train(data.with_own_splits(config))
 
 
 def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:

@@ -52,7 +52,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   config.segmenter.neck_channels = 64
 
   config.data.name = 'camvid'
-  config.data.test_split = 'test'
   config.data.fit_within = (240, 180)
   config.data.crop_size = (160, 224)
   config.augment.resize = (0.75, 1.5)

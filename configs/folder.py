@@ -86,15 +86,13 @@ def adapt(
   data, default = config.data, get_config()
   if data.name in ('', 'digits'):  # not named yet; a smoke test
     return {}, []
-  splits = datasets.own_splits(data.name, data.dir)
-  fields = {f'data.{split}_split': name for split, name in splits.items()}
+  own, fields = datasets.own_splits(data.name, data.dir), {}
+  splits = {'train': data.train_split, 'val': data.val_split}
   train, val = (
       datasets.open_source(
-          data.name,
-          name if f'data.{split}_split' in given else splits[split],
-          data.dir,
+          data.name, own[split] if name == 'auto' else name, data.dir
       )
-      for split, name in (('train', data.train_split), ('val', data.val_split))
+      for split, name in splits.items()
   )
   images = len(train)
   sizes = [train[row][0].size for row in range(0, images, -(-images // 100))]

@@ -252,7 +252,8 @@ def status(job: Job) -> Status:
   """
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
-  found, config = runs_lib.read(job.folder), _started(job.config)
+  found = runs_lib.read(job.folder)
+  config = _started(job.config, found.config)
   differing = run_folder.differences(found.config, config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
@@ -268,11 +269,16 @@ def status(job: Job) -> Status:
   return Status(state, found.curve[found.epoch], found.test_score)
 
 
-def _started(config):
-  """Returns the config as its run has it, if its data are here."""
-  with contextlib.suppress(UserError):
+def _started(config, begun):
+  """Returns the config as a run has it that has begun with it."""
+  try:
     return data_lib.with_own_splits(config)
-  return config
+  except UserError:  # The data are not here.
+    config = ml_collections.ConfigDict(config.to_dict())
+    for split in ('train_split', 'val_split', 'test_split'):
+      if config.data[split] == 'auto':
+        config.data[split] = begun.data[split]
+    return config
 
 
 def status_table(jobs: Sequence[Job]) -> str:

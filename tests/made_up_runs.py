@@ -6,6 +6,7 @@ import pathlib
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.data import datasets
 
 STEPS, SECONDS = 10, 20.0  # per epoch
 
@@ -36,6 +37,10 @@ def write(
   """
   overrides = [*overrides, f'--config.seed={seed}']
   config = recipes.resolve(recipe_files.load(spec, overrides))
+  with config.unlocked():
+    for split, own in _own_splits(config.data.name).items():
+      if config.data[f'{split}_split'] == 'auto':
+        config.data[f'{split}_split'] = own
   score = 'mean_iou' if config.segmenter.head else 'accuracy'
   folder.mkdir(parents=True)
   (folder / 'config.json').write_text(json.dumps(config.to_dict()))
@@ -68,6 +73,12 @@ def write(
     summary = _summary(config, epochs, test, classes)
     (folder / 'summary.json').write_text(json.dumps(summary))
   return folder
+
+
+def _own_splits(name):
+  if name in ('cifar10', 'digits'):
+    return datasets.own_splits(name)
+  return {split: split for split in ('train', 'val', 'test')}
 
 
 def _image_size(config):

@@ -141,7 +141,7 @@ def _next_steps(folder, summary, config):
   """Returns the commands that usually follow a run."""
   folder = shlex.quote(str(folder))
   finished = summary['steps'] == summary['total_steps']
-  split = '' if finished and config.data.test_split else ' --split val'
+  split = '' if finished else ' --split val'  # The test split is for the end.
   lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']
   if config.segmenter.head or config.detector.head:
     lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')

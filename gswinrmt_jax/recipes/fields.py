@@ -286,15 +286,18 @@ FIELDS: Mapping[str, Field] = {
         '', "folder of the data sets; '': $TFDS_DATA_DIR", tasks=ALL
     ),
     'data.train_split': Field(
-        'train[:45000]', 'images for training', tasks=ALL
+        'auto', "images for training; auto: the data set's own", tasks=ALL
     ),
     'data.val_split': Field(
-        'train[45000:]',
-        'images for validation, which selects the best epoch',
+        'auto',
+        'images for validation, which selects the best epoch; auto: as above',
         tasks=ALL,
     ),
     'data.test_split': _free(
-        'test', 'images for the test after training', tasks=ALL
+        'auto',
+        "images for the test after training; '': no test; auto: as above, if "
+        'there is one',
+        tasks=ALL,
     ),
     'data.image_size': Field(
         0,

@@ -117,7 +117,6 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
   config.num_epochs = 40
   config.eval_batch_size = 250
   config.data.name = 'mini_imagenet'  # as written by `gswinrmt prepare`
-  config.data.update(train_split='train', val_split='val')
   config.data.image_size = 224  # the whole image, resized (section 4.1)
   config.data.storage = 'disk'  # 7.5 GB, decoded once for all runs
   config.augment.crop_padding = 0
@@ -141,7 +140,7 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
   _shrink(config, widths=(16, 32, 48, 64), depths=(1, 1, 2, 1))
   config.model.drop_path_rate = 0.0
 
-  config.data.update(name='digits', train_split='train', val_split='val')
+  config.data.name = 'digits'
   config.augment.crop_padding = 4
   config.augment.flip = False
   config.label_smoothing = 0.0
@@ -160,7 +159,6 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
   config = defaults(model_name)
   config.update_from_flattened_dict(off_for('segmentation'))
   config.segmenter.head = head
-  config.data.update(train_split='train', val_split='val')
   return config
 
 
@@ -174,7 +172,6 @@ def detection(model_name: str, head: str) -> ml_collections.ConfigDict:
   config = defaults(model_name)
   config.update_from_flattened_dict(off_for('detection'))
   config.detector.head = head
-  config.data.update(train_split='train', val_split='val')
   return config
 
 

@@ -149,11 +149,9 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
 def with_own_splits(
     config: ml_collections.ConfigDict,
 ) -> ml_collections.ConfigDict:
-  """Returns the config with the splits of its data set instead of CIFAR-10's.
+  """Returns the config with the splits of its data set for those left to it.
 
-  The latter are a recipe's default; of other data, 45,000 images would be a
-  part, and a split of their own for validation would not be used. Data without
-  a test split need not say so. The path of class folders becomes absolute.
+  The path of class folders becomes absolute.
 
   Raises:
     UserError: If there is no such data set, or folders do not suit the task.
@@ -168,11 +166,9 @@ def with_own_splits(
     )
   if folder:
     data.name = str(folder)
-  default = datasets.own_splits('cifar10')
-  own = datasets.own_splits(data.name, data.dir)
-  for split in ('train', 'val', 'test'):
-    if data[f'{split}_split'] == default[split]:
-      data[f'{split}_split'] = own[split]
+  for split, own in datasets.own_splits(data.name, data.dir).items():
+    if data[f'{split}_split'] == 'auto':
+      data[f'{split}_split'] = own
   return config
 
 

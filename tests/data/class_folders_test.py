@@ -215,6 +215,10 @@ def test_splits_come_from_the_data_set(tmp_path, monkeypatch):
   data = _recipe('whole', **{'data.val_split': 'test', 'data.test_split': 'x'})
   assert (data.train_split, data.val_split) == ('train', 'test')
   assert data.test_split == 'x'
+  # Splits that are given are taken, even if they are those of CIFAR-10.
+  given = {'data.train_split': cifar[0], 'data.test_split': 'test'}
+  data = _recipe('parts', **given)
+  assert (data.train_split, data.test_split) == (cifar[0], 'test')
   data = _recipe('parts', **{'data.train_split': 'train[:50%]'})
   assert (data.train_split, data.val_split) == ('train[:50%]', 'val')
 

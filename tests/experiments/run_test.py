@@ -161,6 +161,16 @@ def test_a_run_of_a_folder_of_images_is_recognised(tmp_path, monkeypatch):
   assert run.status(job).state == 'complete'
 
 
+def test_a_run_is_recognised_where_its_data_are_not(tmp_path):
+  job = _job(tmp_path / 'run', '--config.data.name=elsewhere')
+  fields = ['--config.num_epochs=3', '--config.data.name=elsewhere']
+  accuracies = [0.25, 0.5, 0.75]
+  made_up_runs.write(
+      job.folder, 'cifar10_rmt', accuracies, overrides=fields, test=0.5
+  )
+  assert run.status(job).state == 'complete'
+
+
 def test_table(tmp_path):
   how = {'overrides': ['--config.num_epochs=3'], 'test': 0.625}
   for name, accuracies in (('run0', [0.25, 0.5, 0.75]), ('run1', [0.5])):

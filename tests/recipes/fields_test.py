@@ -58,9 +58,6 @@ def test_cifar10_is_table_2():
       'mix_prob': 1.0,
       'mix_off_epochs': 0,
   }
-  assert config.data.train_split == 'train[:45000]'
-  assert config.data.val_split == 'train[45000:]'
-  assert config.data.test_split == 'test'
 
 
 def test_mini_imagenet_is_cifar10_but_for_its_images_and_epochs():
@@ -71,8 +68,6 @@ def test_mini_imagenet_is_cifar10_but_for_its_images_and_epochs():
   data = config.pop('data')
   assert data['image_size'] == 224 and data['eval_crop'] == 0.0
   assert data['train_crop'] == 'resize' and data['name'] == 'mini_imagenet'
-  splits = [data[f'{split}_split'] for split in ('train', 'val', 'test')]
-  assert splits == ['train', 'val', 'test']
   del other['data']
   assert config['num_epochs'] == 40 and config['augment']['crop_padding'] == 0
   config['augment']['crop_padding'] = 4

@@ -45,8 +45,6 @@ def _adapted(folder, *overrides):
 def test_it_fits_the_number_and_size_of_the_images(own):
   """64 of 80 images train: 30,000 / 64 = 469 epochs, 1.06e-3 at batch 16."""
   config, lines = _adapted(own)
-  splits = [config.data[f'{name}_split'] for name in ('train', 'val', 'test')]
-  assert splits == ['train', 'val', 'test']
   assert (config.batch_size, config.num_epochs) == (16, 469)
   assert config.eval_batch_size == 8 and config.eval_every_epochs == 9
   assert config.optimizer.warmup_epochs == 23.45
@@ -75,7 +73,7 @@ def test_many_large_images_of_any_shape(tmp_path):
   config, lines = _adapted(tmp_path / 'big')
   assert (config.batch_size, config.num_epochs) == (128, 30)
   assert config.optimizer.learning_rate == 3e-3
-  assert config.eval_batch_size == 6 and config.data.test_split == ''
+  assert config.eval_batch_size == 6
   assert config.data.image_size == 128
   assert config.model.stem_strides == (2, 1, 2, 1)
   assert config.data.train_crop == 'random_resized'
@@ -149,7 +147,6 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert lines[1].startswith('500 epochs of 64 images in batches of 16, the fi')
   config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'
-  assert config.data.val_split == 'val'
 
 
 def test_a_prepared_data_set(tmp_path):

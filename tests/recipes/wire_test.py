@@ -248,7 +248,6 @@ def _recipe(base):
   else:
     config = recipes.defaults('retention_compact')
     changes |= {'data.name': 'digits', 'augment.flip': False}
-    config.data.update(train_split='train', val_split='val')
   config.update_from_flattened_dict(changes)
   return config
 
