@@ -68,15 +68,17 @@ SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
 def install(monkeypatch):
   """Replaces the real segmenter and images by tiny ones."""
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
-  monkeypatch.setattr(datasets, 'load_segmentation', _load)
+  monkeypatch.setattr(datasets, 'load_dense', _load)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())
   monkeypatch.setattr(
       card, 'create_segmenter', lambda *args, **how: Segmenter()
   )
 
 
-def _load(name, split, data_dir, *, image_size=None, crop=None, workers=0):
-  return segmentation.Decoded(SPLITS[split], image_size, crop, workers)
+def _load(
+    task, name, split, data_dir, *, image_size=None, training=None, workers=0
+):
+  return segmentation.Decoded(SPLITS[split], image_size, training, workers)
 
 
 def recipe(**changes):
@@ -86,7 +88,6 @@ def recipe(**changes):
       {
           **tiny_dense.FIELDS,
           'data.name': 'segments',
-          'data.test_split': 'test',
           'data.crop_size': (8, 12),
           'augment.photometric': True,
           'optimizer.learning_rate': 0.05,

@@ -296,60 +296,39 @@ def load(
   return records.to_memory(decoded)
 
 
-def load_segmentation(
+def load_dense(
+    task: str,
     name: str,
     split: str,
     data_dir: str = '',
     *,
     image_size: tuple[int, int] | None = None,
-    crop: segmentation.Crop | None = None,
+    training: segmentation.Crop | detection.Training | None = None,
     workers: int = 0,
-) -> segmentation.Decoded:
-  """Returns a split of a segmentation data set, in its own order.
+) -> segmentation.Decoded | detection.Decoded:
+  """Returns a split for segmentation or detection, in its own order.
 
   Args:
+    task: 'segmentation' or 'detection'.
     name: As in `info`.
     split: As in `load`.
     data_dir: As in `info`.
     image_size: Maximum long side and maximum short side in pixels. Images are
       resized to fit, keeping their aspect ratio; None keeps their size.
-    crop: Random crop for training; None for evaluation on whole images.
+    training: How to prepare records for training; None for evaluation on whole
+      images.
     workers: Processes that decode training batches; 0 for threads.
 
   Raises:
-    UserError: As in `load`, but if the data are for classification.
+    UserError: As in `load`, if the data are for another task or without masks;
+      for detection also if pycocotools is not installed.
   """
-  source = open_source(name, split, data_dir, 'segmentation')
-  return segmentation.Decoded(source, image_size, crop, workers)
-
-
-def load_detection(
-    name: str,
-    split: str,
-    data_dir: str = '',
-    *,
-    image_size: tuple[int, int] | None = None,
-    training: detection.Training | None = None,
-    workers: int = 0,
-) -> detection.Decoded:
-  """Returns a split of a data set for detection, in its own order.
-
-  Args:
-    name: As in `info`.
-    split: As in `load`.
-    data_dir: As in `info`.
-    image_size: As in `load_segmentation`.
-    training: How to prepare records for training; None for evaluation.
-    workers: Processes that decode training batches; 0 for threads.
-
-  Raises:
-    UserError: As in `load`, but if the data are for another task, or without
-      masks; or if pycocotools is not installed.
-  """
-  # For the scores; a run should not end at its first validation.
-  detection.pycocotools('cocoeval')
-  source = open_source(name, split, data_dir, 'detection')
-  return detection.Decoded(source, image_size, training, workers)
+  if task == 'detection':
+    # For the scores; a run should not end at its first validation.
+    detection.pycocotools('cocoeval')
+  decoded = {'segmentation': segmentation, 'detection': detection}[task].Decoded
+  source = open_source(name, split, data_dir, task)
+  return decoded(source, image_size, training, workers)
 
 
 def open_source(

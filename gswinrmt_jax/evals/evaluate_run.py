@@ -147,23 +147,24 @@ def _split(weights, data, split, data_dir, say):
 
 def _open_records(weights, name, taken, data_dir, size):
   """Returns the records, resized to `size` or, with a dense head, within it."""
+  if weights.task == 'classification':
+    return datasets.load(
+        name,
+        taken,
+        data_dir,
+        image_size=size,
+        crop=weights.card.crop_at(size),
+        storage='decode',  # Each image is needed only once.
+    )
+  found = datasets.load_dense(
+      weights.task, name, taken, data_dir, image_size=size
+  )
   if weights.task == 'segmentation':
-    found = datasets.load_segmentation(name, taken, data_dir, image_size=size)
     if not segmentation.has_labels(found.source):
       raise UserError(
           f'no pixel of {name} {taken} has a class: choose another split'
       )
-    return found
-  if weights.task == 'detection':
-    return datasets.load_detection(name, taken, data_dir, image_size=size)
-  return datasets.load(
-      name,
-      taken,
-      data_dir,
-      image_size=size,
-      crop=weights.card.crop_at(size),
-      storage='decode',  # Each image is needed only once.
-  )
+  return found
 
 
 def _text(report, task):

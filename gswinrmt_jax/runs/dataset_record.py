@@ -6,8 +6,7 @@ import pathlib
 
 import ml_collections
 
-from gswinrmt_jax import files, recipes
-from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets, sources, token_labels
 from gswinrmt_jax.errors import UserError
 
@@ -99,19 +98,20 @@ class ImageSpec:
 def of_run(
     config: ml_collections.ConfigDict,
     info: datasets.Info,
-    train: batches_lib.Records,
-    val: batches_lib.Records,
+    opened: Mapping[str, sources.Source],
     maps: token_labels.TokenLabels | None,
 ) -> ImageSpec:
-  """Returns the record of a run; reads keys of its data for checksums."""
-  # Without resizing, images are evaluated whole.
-  crop = config.data.eval_crop if config.data.image_size else 1.0
+  """Returns the record of a run; reads keys of its data for checksums.
+
+  Args:
+    config: The run's config.
+    info: The data set.
+    opened: The stored records of 'train', 'val' and, if there is one, 'test'.
+    maps: Label maps of the training records, or None.
+  """
   data = config.data
-  opened = {'train': train.source, 'val': val.source}
-  if data.test_split:
-    opened['test'] = datasets.open_source(
-        data.name, data.test_split, data.dir, recipes.task(config)
-    )
+  # Without resizing, images are evaluated whole.
+  crop = data.eval_crop if data.image_size else 1.0
   splits = {
       name: _identity(source, data[f'{name}_split'])
       for name, source in opened.items()

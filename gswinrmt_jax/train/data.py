@@ -17,6 +17,7 @@ from gswinrmt_jax.data import (
     segmentation,
     token_labels,
 )
+from gswinrmt_jax.data import sources as sources_lib
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
@@ -40,6 +41,7 @@ class Data:
     val: The validation records.
     maps: Label maps of the training records, or None.
     devices: The device mesh.
+    sources: The stored records of each split, test included.
   """
 
   config: ml_collections.ConfigDict
@@ -48,6 +50,7 @@ class Data:
   val: Records
   maps: token_labels.TokenLabels | None
   devices: mesh.Devices
+  sources: Mapping[str, sources_lib.Source]
 
   def train_batches(self, start: int, stop: int) -> Iterator[tuple[int, Batch]]:
     """Yields the steps from `start` + 1 to `stop`, with their batches.
@@ -128,7 +131,7 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
         split=config.data.train_split,
         data_dir=config.data.dir,
     )
-  test = _open_splits(config)
+  sources = _open_splits(config)
   train, val = (
       resident.place(records, config.data.storage, devices.replicate)
       for records in (
@@ -136,14 +139,13 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
           load_eval(config, config.data.val_split),
       )
   )
-  _check_data(config, train, val, test)
-  opened = {'train': train.source, 'val': val.source}
-  if test is not None:
-    opened['test'] = test
-  for line in [*checks.overlaps(opened), *checks.too_small(train)]:
+  # These have their labels in memory.
+  sources |= {'train': train.source, 'val': val.source}
+  _check_data(config, train, val, sources)
+  for line in [*checks.overlaps(sources), *checks.too_small(train)]:
     terminal.say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
-  return Data(config, info, train, val, maps, devices)
+  return Data(config, info, train, val, maps, devices, sources)
 
 
 def with_own_splits(
@@ -174,62 +176,52 @@ def with_own_splits(
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
-  data = config.data
-  if config.detector.head:
-    masks = config.detector.head in ('mask', 'cascade')
-    training = detection.Training(
-        flip=config.augment.flip,
-        flip_vertical=config.augment.flip_vertical,
-        multi_scale=config.augment.multi_scale,
-        mask_crop=data.mask_crop if masks else 0,
-        without_objects=data.without_objects,
-    )
-    return _load_dense(
-        datasets.load_detection, config, data.train_split, training=training
-    )
-  if config.segmenter.head:
-    crop = segmentation.Crop(
-        data.crop_size,
-        scale=config.augment.resize,
-        max_class_share=config.augment.max_class_share,
-        flip=config.augment.flip,
-    )
-    return _load_dense(
-        datasets.load_segmentation, config, data.train_split, crop=crop
-    )
-  if data.train_crop == 'random_resized':
-    crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
-  else:
-    crop = 0.0
-  return _load(config, data.train_split, crop)
+  data, augment = config.data, config.augment
+  match recipes.task(config):
+    case 'detection':
+      masks = config.detector.head in ('mask', 'cascade')
+      how = detection.Training(
+          flip=augment.flip,
+          flip_vertical=augment.flip_vertical,
+          multi_scale=augment.multi_scale,
+          mask_crop=data.mask_crop if masks else 0,
+          without_objects=data.without_objects,
+      )
+    case 'segmentation':
+      how = segmentation.Crop(
+          data.crop_size,
+          scale=augment.resize,
+          max_class_share=augment.max_class_share,
+          flip=augment.flip,
+      )
+    case _:
+      how = 0.0
+      if data.train_crop == 'random_resized':
+        how = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, how)
 
 
 def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
   """Returns the records of a split, prepared as configured for evaluation."""
-  if config.detector.head:
-    return _load_dense(datasets.load_detection, config, split)
-  if config.segmenter.head:
-    return _load_dense(datasets.load_segmentation, config, split)
-  return _load(config, split, config.data.eval_crop)
+  classifies = recipes.task(config) == 'classification'
+  return _load(config, split, config.data.eval_crop if classifies else None)
 
 
-def _load_dense(load, config, split, **training):
-  """Returns the records of a split for segmentation or detection."""
-  data = config.data
-  return load(
-      data.name,
-      split,
-      data.dir,
-      image_size=data.fit_within if all(data.fit_within) else None,
-      workers=data.workers,
-      **training,
-  )
-
-
-def _load(config, split, crop):
-  data = config.data
+def _load(config, split, how):
+  """Returns the records of a split; `how` is the crop or the training."""
+  data, task = config.data, recipes.task(config)
+  if task != 'classification':
+    return datasets.load_dense(
+        task,
+        data.name,
+        split,
+        data.dir,
+        image_size=data.fit_within if all(data.fit_within) else None,
+        training=how,
+        workers=data.workers,
+    )
   # 'device' and 'auto' load into host memory; `resident` copies from there.
   in_memory = data.storage in ('device', 'auto')
   return datasets.load(
@@ -238,31 +230,34 @@ def _load(config, split, crop):
       data.dir,
       image_size=(data.image_size,) * 2 if data.image_size else None,
       storage='memory' if in_memory else data.storage,
-      crop=crop,
+      crop=how,
       workers=data.workers,
   )
 
 
 def _open_splits(config):
-  """Opens every split before any is decoded; returns test, None without it."""
-  data, task, source = config.data, recipes.task(config), None
-  names = ['train_split', 'val_split']
-  for name in [*names, 'test_split'] if data.test_split else names:
-    with _named(name):
-      source = datasets.open_source(data.name, data[name], data.dir, task)
-  return source if data.test_split else None
+  """Opens every split, before any is decoded."""
+  data, opened = config.data, {}
+  for split in ('train', 'val', 'test'):
+    if taken := data[f'{split}_split']:
+      with _named(split):
+        opened[split] = datasets.open_source(
+            data.name, taken, data.dir, recipes.task(config)
+        )
+  return opened
 
 
-def _check_data(config, train, val, test):
+def _check_data(config, train, val, sources):
   """Refuses data that the run could not be trained, validated or tested on."""
   data, task = config.data, recipes.task(config)
   if task == 'classification':
     height, width, _ = train.image_shape
     sizes = [(data.val_split, val.image_shape[1::-1])]
+    test = sources.get('test')
     if test and not data.image_size:
       # All others are decoded after the last epoch.
       rows = range(0, len(test), -(-len(test) // _SOME))
-      with _named('test_split'):
+      with _named('test'):
         sizes += [(data.test_split, test[row][0].size) for row in rows]
     for split, (across, down) in sizes:
       if (across, down) != (width, height):
@@ -270,25 +265,19 @@ def _check_data(config, train, val, test):
             f'{data.train_split} has images of {width} x {height} pixels, '
             f'{split} of {across} x {down}: set config.data.image_size'
         )
-  opened = {
-      'train_split': train.source,
-      'val_split': val.source,
-      'test_split': test,
-  }
-  for name, source in opened.items():
-    with _named(name):
-      if task == 'detection' and source:
-        if not detection.has_objects(source.described()):
-          raise UserError(f'no image of {data[name]!r} has an object')
-      if task == 'segmentation' and source:
-        if not segmentation.has_labels(source):
-          raise UserError(f'no pixel of {data[name]!r} has a class')
+  for split, source in sources.items():
+    taken = data[f'{split}_split']
+    with _named(split):
+      if task == 'detection' and not detection.has_objects(source.described()):
+        raise UserError(f'no image of {taken!r} has an object')
+      if task == 'segmentation' and not segmentation.has_labels(source):
+        raise UserError(f'no pixel of {taken!r} has a class')
 
 
 @contextlib.contextmanager
 def _named(split):
-  """Adds the name of a split's field to errors."""
+  """Names a split's field in errors."""
   try:
     yield
   except UserError as error:
-    raise UserError(f'config.data.{split}: {error}') from error
+    raise UserError(f'config.data.{split}_split: {error}') from error

@@ -241,19 +241,10 @@ def _open(config, folder, terminal):
       data=data,
       schedule=schedule,
       trainer=trainer.build(config, model, data, schedule),
-      evaluate=trainer.evaluation(
-          model,
-          data,
-          task=recipes.task(config),
-          batch_size=config.eval_batch_size,
-          compile_effort=config.compile_effort,
-          terminal=terminal,
-      ),
+      evaluate=trainer.evaluation(config, model, data, terminal),
       checkpoints=checkpoints,
       init_from=init_from,
-      images=dataset_record.of_run(
-          config, data.info, data.train, data.val, data.maps
-      ),
+      images=dataset_record.of_run(config, data.info, data.sources, data.maps),
       terminal=terminal,
   )
   if init_from:

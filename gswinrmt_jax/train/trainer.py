@@ -10,6 +10,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.evals import evaluator
@@ -150,20 +151,18 @@ def build(
 
 
 def evaluation(
+    config: ml_collections.ConfigDict,
     model: nn.Module,
     data: Data,
-    *,
-    task: str,
-    batch_size: int,
-    compile_effort: str,
     terminal: Terminal,
 ) -> Evaluate:
   """Returns the function that evaluates weights of the model on a split."""
+  task = recipes.task(config)
   eval_step = compilation.show_compilation(
       jax.jit(
           evaluator.make_eval_step(model, data.info.mean, data.info.std, task),
           out_shardings=data.devices.replicated,
-          compiler_options=_compiler_options(compile_effort),
+          compiler_options=_compiler_options(config.compile_effort),
       ),
       'the evaluation',
       terminal,
@@ -173,7 +172,7 @@ def evaluation(
     scores = evaluator.evaluate(
         eval_step,
         raw_and_ema.unpack(saved),
-        data.eval_batches(records, batch_size),
+        data.eval_batches(records, config.eval_batch_size),
         task,
         records=records,
         num_classes=len(data.info.class_names),

@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import datasets, segmentation
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 
@@ -114,7 +114,7 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
   data_dir = str(tmp_path / 'out')
   # Without names, classes are called by their numbers, up to the largest.
   assert datasets.info('scenes', data_dir).class_names == ('0', '1', '2')
-  records = datasets.load_segmentation('scenes', 'val', data_dir)
+  records = datasets.load_dense('segmentation', 'scenes', 'val', data_dir)
   stored = np.asarray(
       PIL.Image.open(tmp_path / 'labels/validation/a.png'), np.int32
   )
@@ -144,12 +144,11 @@ def test_a_void_value_among_those_of_the_classes(
 
 def test_a_run_knows_its_labels(tmp_path):
   def labels():
-    records = datasets.load_segmentation(
-        'scenes', 'train', str(tmp_path / 'out'), crop=segmentation.Crop((8, 8))
+    source = datasets.open_source(
+        'scenes', 'train', str(tmp_path / 'out'), 'segmentation'
     )
     config = recipes.segmentation('rmt_compact', 'fpn')
-    config.data.test_split = ''
-    spec = dataset_record.of_run(config, None, records, records, None)
+    spec = dataset_record.of_run(config, None, {'train': source}, None)
     shutil.rmtree(tmp_path / 'out')
     return spec.splits['train'].labels
 
@@ -170,7 +169,7 @@ def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
   data_dir = str(tmp_path / 'out')
   sizes = []
   for split in ('train', 'val'):
-    records = datasets.load_segmentation('scenes', split, data_dir)
+    records = datasets.load_dense('segmentation', 'scenes', split, data_dir)
     sizes.append(len(records))
     for row in range(len(records)):
       name = records.source.key(row)
@@ -323,7 +322,9 @@ def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):
   (shard,) = (tmp_path / 'out/scenes/1.0.0').glob('*-val.array_record*')
   shard.unlink()
   with pytest.raises(UserError, match='run `gswinrmt prepare segmentation sce'):
-    datasets.load_segmentation('scenes', 'train', str(tmp_path / 'out'))
+    datasets.load_dense(
+        'segmentation', 'scenes', 'train', str(tmp_path / 'out')
+    )
 
 
 def test_the_example_can_be_prepared(tmp_path):

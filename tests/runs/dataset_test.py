@@ -17,6 +17,7 @@ from gswinrmt_jax.train import train_loop
 
 _INFO = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
 _RECIPE = recipes.digits('rmt_compact')
+_RECIPE.data.update(train_split='train', val_split='val', test_split='test')
 _OLD = {
     'name': 'own',
     'class_names': ['a', 'b'],
@@ -147,7 +148,8 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
       )
       for split in splits
   )
-  found = dataset_record.of_run(_RECIPE, _INFO, train, val, None).splits
+  opened = {'train': train.source, 'val': val.source}
+  found = dataset_record.of_run(_RECIPE, _INFO, opened, None).splits
   source = datasets.open_source('own', 'train', str(tmp_path))
   order = source.order_checksum()
   content = source.content_checksum()
@@ -185,17 +187,14 @@ def test_images_and_labels_under_the_same_names_are_others(
       name: folder_data.examples(4, seed)
       for seed, name in enumerate(('train', 'val', 'test'))
   }
-  config = recipes.digits('rmt_compact')
-  config.data.name = 'own'
 
   def write(folder):
     folder_data.write(tmp_path / folder, splits)
-    config.data.dir = str(tmp_path / folder)
-    train, val = (
-        datasets.load('own', name, config.data.dir, image_size=(8, 8))
-        for name in ('train', 'val')
-    )
-    spec = dataset_record.of_run(config, _INFO, train, val, None)
+    opened = {
+        name: datasets.open_source('own', name, str(tmp_path / folder))
+        for name in splits
+    }
+    spec = dataset_record.of_run(_RECIPE, _INFO, opened, None)
     spec.write(tmp_path)
 
   write('first')

@@ -52,7 +52,13 @@ def _data(records, maps=None, **changes):
   devices = mesh.Devices()
   placed = resident.place(records, config.data.storage, devices.replicate)
   return data_lib.Data(
-      config, info=None, train=placed, val=None, maps=maps, devices=devices
+      config,
+      info=None,
+      train=placed,
+      val=None,
+      maps=maps,
+      devices=devices,
+      sources={},
   )
 
 
@@ -187,6 +193,8 @@ def _recipe(root, **changes):
           'optimizer.warmup_epochs': 0.0,
           'data.name': 'own',
           'data.dir': str(root),
+          'data.train_split': 'train',
+          'data.val_split': 'val',
           'data.image_size': 8,
           'data.eval_crop': 0.8,
           **changes,
@@ -324,10 +332,10 @@ def own_root(tmp_path_factory):
 def test_splits_of_different_sizes_are_one_line():
   small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
   config = _recipe('x', **{'data.test_split': ''})
-  data_lib._check_data(config, small, small, None)
+  data_lib._check_data(config, small, small, {})
   said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
   with pytest.raises(UserError, match=said):
-    data_lib._check_data(config, small, large, None)
+    data_lib._check_data(config, small, large, {})
 
 
 def test_a_test_split_of_another_size_is_told_before_training(tmp_path):

@@ -224,7 +224,8 @@ def test_padding_of_crops_is_zero_whatever_the_distortion():
 
 def test_the_test_split_is_not_read_before_the_end(monkeypatch):
   """But for the first label, which shows that there are labels."""
-  config, test = tiny_segments.recipe(), tiny_segments.SPLITS['test']
+  config = data_lib.with_own_splits(tiny_segments.recipe())
+  test = tiny_segments.SPLITS['test']
   records = data_lib.load_train(config), data_lib.load_eval(config, 'val')
   read, item = [], type(test).__getitem__
   monkeypatch.setattr(
@@ -238,7 +239,7 @@ def test_the_test_split_is_not_read_before_the_end(monkeypatch):
 
 @pytest.mark.parametrize('split', ['train', 'val', 'test'])
 def test_a_split_without_labels_is_refused_before_training(split, monkeypatch):
-  config = tiny_segments.recipe()
+  config = data_lib.with_own_splits(tiny_segments.recipe())
   records = data_lib.load_train(config), data_lib.load_eval(config, 'val')
   source = tiny_segments.SPLITS[split]
   bare = [np.full_like(label, 255) for label in source.masks]
