@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import worker
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.models import cost, factory, layers
 from gswinrmt_jax.ops import cpu_convolutions
 from gswinrmt_jax.train import learning_rate, optimizer
@@ -63,7 +63,9 @@ class Training:
     rate = learning_rate.warmup_cosine(
         1e-4, warmup_steps=1000, total_steps=10000
     )
-    tx = (optimizer.muon if spec.get('muon') else optimizer.adamw)(rate)
+    settings = recipes.defaults(spec['model']).optimizer
+    settings.name = 'muon' if spec.get('muon') else 'adamw'
+    tx = optimizer.from_config(settings, rate)
     step = step_lib.make_train_step(
         self.model,
         tx,

@@ -33,7 +33,6 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.commands import arguments, recipe_files
 from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.runs import run_folder
-from gswinrmt_jax.train import data as data_lib
 
 _TRAIN = (sys.executable, '-m', 'gswinrmt_jax', 'train')
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
@@ -253,7 +252,7 @@ def status(job: Job) -> Status:
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
   found = runs_lib.read(job.folder)
-  config = _started(job.config, found.config)
+  config = runs_lib.with_own_splits(job.config, found.config)
   differing = run_folder.differences(found.config, config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
@@ -267,18 +266,6 @@ def status(job: Job) -> Status:
   elif found.finished or (stop and found.summary and found.epoch >= stop):
     state = 'complete'
   return Status(state, found.curve[found.epoch], found.test_score)
-
-
-def _started(config, begun):
-  """Returns the config as a run has it that has begun with it."""
-  try:
-    return data_lib.with_own_splits(config)
-  except UserError:  # The data are not here.
-    config = ml_collections.ConfigDict(config.to_dict())
-    for split in ('train_split', 'val_split', 'test_split'):
-      if config.data[split] == 'auto':
-        config.data[split] = begun.data[split]
-    return config
 
 
 def status_table(jobs: Sequence[Job]) -> str:

@@ -21,10 +21,11 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost
-from gswinrmt_jax.models.dense import detector, segmenter
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import scores as score_lib
 from gswinrmt_jax.runs import summary as summary_lib
+from gswinrmt_jax.train import data as data_lib
 
 # Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
@@ -221,6 +222,20 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
+def with_own_splits(
+    config: ml_collections.ConfigDict, run: ml_collections.ConfigDict
+) -> ml_collections.ConfigDict:
+  """Returns a config with the splits of its data; if not here, of a run."""
+  try:
+    return data_lib.with_own_splits(config)
+  except UserError:
+    config = ml_collections.ConfigDict(config.to_dict()).lock()
+    for split in ('train_split', 'val_split', 'test_split'):
+      if config.data[split] == 'auto':
+        config.data[split] = run.data[split]
+    return config
+
+
 def read(source: pathlib.Path) -> Run | None:
   """Reads a run from its folder or from a file of `collect.py`.
 
@@ -334,7 +349,7 @@ class Setting:
     cifar10 = self.recipe is paper.CIFAR10
     make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
     ours = ml_collections.ConfigDict(self.config.to_dict())
-    theirs = make(self.config.model.name)
+    theirs = with_own_splits(make(self.config.model.name), ours)
     with theirs.unlocked():
       for config in (ours, theirs):
         del config['seed']
@@ -412,10 +427,8 @@ def _setting(variants):
   config, images = first.config, f' ({first.images})' if first.images else ''
   size = config.model.name.rpartition('_')[2]
   title = f'{config.data.name}{images}, {size} models'
-  if config.segmenter.head:
-    title += f' with {segmenter.TITLES[config.segmenter.head]}'
-  if config.detector.head:
-    title += f' with {detector.TITLES[config.detector.head]}'
+  if head := config.segmenter.head or config.detector.head:
+    title += f' with {create.TITLES[head]}'
   if ablations.sizes(config.model):
     title += ', resized'
   return Setting(title, variants)

@@ -17,6 +17,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory, layers
@@ -66,7 +67,8 @@ _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 def _exchanged(model, settings, *, tokens=False):
   """Compiles a train step; returns the shapes of its collectives, by kind."""
   here = mesh.Devices()
-  tx = optimizer.adamw(lambda step: 1e-3)
+  settings = recipes.defaults('retention_compact').optimizer
+  tx = optimizer.from_config(settings, lambda step: 1e-3)
 
   def augmentation(key, batch, step):
     del step

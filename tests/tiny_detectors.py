@@ -45,7 +45,7 @@ def weights(head, *, name='rmt_t', fit_within=None, **changes):
       name=name,
       fields=fields,
       num_classes=len(NAMES),
-      detector={'head': head, 'least_score': 0.0} | HEADS[head] | changes,
+      dense={'head': head, 'least_score': 0.0} | HEADS[head] | changes,
       class_names=NAMES,
       image_size=(64, 64),
       mean=(0.4,) * 3,

@@ -13,9 +13,9 @@ import tiny_dense
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, detection
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.models.dense.retinanet import RetinaNet
 from gswinrmt_jax.ops import padding
-from gswinrmt_jax.weights import card
 
 NAMES = ('dark', 'light')
 INFO = datasets.Info(
@@ -89,7 +89,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
   """Replaces the real detector and images by tiny ones."""
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Detector())
-  monkeypatch.setattr(card, 'create_detector', lambda *args, **how: Detector())
+  monkeypatch.setattr(create, 'create', lambda *args, **how: Detector())
 
 
 def recipe(**changes):

@@ -12,8 +12,8 @@ import tiny_dense
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, segmentation, sources
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.ops import padding
-from gswinrmt_jax.weights import card
 
 NAMES = ('road', 'tree', 'sky')
 INFO = datasets.Info(
@@ -70,9 +70,7 @@ def install(monkeypatch):
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
   monkeypatch.setattr(datasets, 'load_dense', _load)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())
-  monkeypatch.setattr(
-      card, 'create_segmenter', lambda *args, **how: Segmenter()
-  )
+  monkeypatch.setattr(create, 'create', lambda *args, **how: Segmenter())
 
 
 def _load(

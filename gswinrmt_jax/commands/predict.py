@@ -197,7 +197,7 @@ def _detect(args, images, weights, terminal):
   from gswinrmt_jax.data import detection
   from gswinrmt_jax.deploy import detections
 
-  if weights.card.detector['head'] != 'retina':
+  if weights.card.dense['head'] != 'retina':
     detection.pycocotools('mask')  # writes the masks of `objects.json`
   folder = _folder(args, 'detector', f'images and {_OBJECTS}')
   files.check_can_write(folder / _OBJECTS)

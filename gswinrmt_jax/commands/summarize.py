@@ -175,9 +175,8 @@ def _print_dense(names):
     known = ', '.join(dict.fromkeys(row.model for row in _DENSE))
     raise UserError(f'the paper has segmenters and detectors of {known} only')
 
-  from gswinrmt_jax.models.dense import detector, segmenter
+  from gswinrmt_jax.models.dense import create
 
-  titles = segmenter.TITLES | detector.TITLES
   print(
       f'{"head":<20}{"model":<7}{"classes":>8}{"pixels":>11}{"parameters":>13}'
       f'{"GMACs":>9}{"+ attention":>13}   paper'
@@ -186,7 +185,7 @@ def _print_dense(names):
     counted = dense_cost(row)
     height, width = row.size
     print(
-        f'{titles[row.head]:<20}{row.model:<7}'
+        f'{create.TITLES[row.head]:<20}{row.model:<7}'
         f'{row.classes:>8}{f"{height}x{width}":>11}'
         f'{counted.parameters:>13,}'
         f'{counted.macs_without_attention / 1e9:>9.1f}'
@@ -198,9 +197,8 @@ def _print_dense(names):
 def dense_cost(row: Dense) -> Any:
   """Returns the `cost.Cost` of a segmenter or detector."""
   from gswinrmt_jax.models import cost
-  from gswinrmt_jax.models.dense import detector, segmenter
+  from gswinrmt_jax.models.dense import create
 
-  detects = row.head in detector.HEADS
-  create = detector.create_detector if detects else segmenter.create_segmenter
-  model = create(row.model, head=row.head, num_classes=row.classes)
+  head = {'head': row.head}
+  model = create.create(row.model, head, num_classes=row.classes)
   return cost.count(model, row.size)

@@ -6,7 +6,7 @@ import pathlib
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense import detector, segmenter
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
@@ -47,10 +47,8 @@ def convert(
   )
   entry = f', entry {found.where}' if found.where else ''
   head = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  if card.segmenter is not None:
-    head = f'{segmenter.TITLES[card.segmenter["head"]]}, {head}'
-  elif card.detector is not None:
-    head = f'{detector.TITLES[card.detector["head"]]}, {head}'
+  if card.dense is not None:
+    head = f'{create.TITLES[card.dense["head"]]}, {head}'
   changed = f' ({changed})' if changed else ''
   terminal.say(f'{source}{entry}: {card.name}, {head}{changed}')
   for line in match.lines():

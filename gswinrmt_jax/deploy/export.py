@@ -242,7 +242,7 @@ def make_raw_outputs(
 
   def outputs(model, image):
     maps = [*model.backbone.features(image, train=False).values()]
-    if card.detector['head'] == 'retina':
+    if card.dense['head'] == 'retina':
       found, _ = model.head.predict(maps)
       return {'logits': found.logits, 'deltas': found.deltas}
     levels, found, _ = model.head.predict(maps)

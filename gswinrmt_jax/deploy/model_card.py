@@ -9,7 +9,7 @@ import jax
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense import detector, segmenter
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import summary
 from gswinrmt_jax.weights.load import Weights
 
@@ -106,15 +106,13 @@ def _images(card):
   """Says what the model returns, and for which images."""
   size = '{} x {} pixels'.format(*card.image_size)
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  if card.detector is not None:
+  if card.dense is not None:
+    of, trained = 'objects', 'within'
+    if card.task == 'segmentation':
+      of, trained = 'pixels', 'with'
     return (
-        f'{detector.TITLES[card.detector["head"]]}, {classes} of objects, for '
-        f'RGB images of any size, trained within {size}'
-    )
-  if card.segmenter is not None:
-    return (
-        f'{segmenter.TITLES[card.segmenter["head"]]}, {classes} of pixels, for '
-        f'RGB images of any size, trained with {size}'
+        f'{create.TITLES[card.dense["head"]]}, {classes} of {of}, for RGB '
+        f'images of any size, trained {trained} {size}'
     )
   if card.crop:
     how = f'of which evaluation keeps {card.crop:.1%} along a side'
@@ -186,21 +184,21 @@ def _use(card, file_format, source) -> Iterator[str]:
   height, width = card.image_size
   if file_format not in _LOADED:
     result = 'logits' if card.num_classes else 'features'
-    if card.detector is not None:
+    if card.task == 'detection':
       result = 'boxes, scores, labels and any masks'
     yield (
         f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
         'out; the normalisation is inside.'
     )
-    if card.detector is not None:
+    if card.task == 'detection':
       yield _placed(card)
     return
   yield '```python\nimport gswinrmt_jax\n'
   yield f'loaded = gswinrmt_jax.load_model({source!r})'
-  if card.segmenter is not None:
+  if card.task == 'segmentation':
     yield "found = loaded.predict('image.jpg')"
     yield 'print(found)  # the share of each class; found.label has the pixels'
-  elif card.detector is not None:
+  elif card.task == 'detection':
     yield "found = loaded.predict('image.jpg')"
     yield 'print(found)  # found.boxes, .scores, .labels and .masks are arrays'
   elif card.num_classes:

@@ -101,8 +101,8 @@ def evaluate_run(
         'run was started with'
     )
   weights.warn_of_size(size, terminal.say)
-  head = weights.card.detector['head'] if weights.task == 'detection' else ''
-  if head in ('mask', 'cascade') and not records.has_masks:
+  dense = weights.card.dense or {}
+  if dense.get('head') in ('mask', 'cascade') and not records.has_masks:
     terminal.say(f'{name} {taken} has no masks: only boxes are scored')
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   batch_size = batch_size or own_size

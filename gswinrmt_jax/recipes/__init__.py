@@ -6,7 +6,7 @@ other fields are read, except those of the model (`models.factory.FIELDS`).
 """
 
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.field import Field, task
+from gswinrmt_jax.recipes.field import Field, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.protocols import (
     ade20k,
@@ -21,19 +21,19 @@ from gswinrmt_jax.recipes.protocols import (
     with_argument,
 )
 from gswinrmt_jax.recipes.resolved import (
-    detector_fields,
     free_fields,
     from_json,
+    head_fields,
     head_values,
     make_model,
     model_fields,
     resolve,
-    segmenter_fields,
 )
 from gswinrmt_jax.recipes.used import check_used
 
 __all__ = [
     'FIELDS',
+    'SECTIONS',
     'Field',
     'ade20k',
     'check',
@@ -41,17 +41,16 @@ __all__ = [
     'cifar10',
     'defaults',
     'detection',
-    'detector_fields',
     'digits',
     'free_fields',
     'from_json',
+    'head_fields',
     'head_values',
     'make_model',
     'mini_imagenet',
     'model_fields',
     'resolve',
     'segmentation',
-    'segmenter_fields',
     'set_reading',
     'split_model',
     'task',

@@ -6,7 +6,7 @@ from typing import Any
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.recipes.field import locate, LONGEST, refuse, task
+from gswinrmt_jax.recipes.field import locate, LONGEST, refuse, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 
 # The first field of each pair must not exceed the second.
@@ -16,10 +16,6 @@ _AT_MOST = {
     'optimizer.warmup_learning_rate': 'optimizer.learning_rate',
     'optimizer.final_learning_rate': 'optimizer.learning_rate',
 }
-
-
-# What the models of a task are called in messages.
-_MODELS = {'segmentation': 'a segmenter', 'detection': 'a detector'}
 
 
 def off_for(task: str) -> dict[str, Any]:
@@ -156,7 +152,8 @@ def _check_task(config):
         f'{heads[1]!r}: one of them must be empty'
     )
   wanted = {
-      path: (off, f'for {_MODELS[own]}') for path, off in off_for(own).items()
+      path: (off, f'for a {SECTIONS[own]}')
+      for path, off in off_for(own).items()
   }
   for path, field in FIELDS.items():
     if own not in field.tasks and 'classification' not in field.tasks:

@@ -16,8 +16,8 @@ CLASSES = frozenset({'classification'})
 PIXELS = frozenset({'segmentation'})
 BOXES = frozenset({'detection'})
 ALL = CLASSES | PIXELS | BOXES
-# The field that says whether a config is for a task.
-_HEADS = {'segmentation': 'segmenter.head', 'detection': 'detector.head'}
+# The section of a config that has the head of a task's models.
+SECTIONS = {'segmentation': 'segmenter', 'detection': 'detector'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,9 @@ class Field:
     own = task(config)
     if own not in self.tasks:
       if 'classification' in self.tasks:
-        return f"{_HEADS[own]}=''"
-      return ' or '.join(_HEADS[name] for name in _HEADS if name in self.tasks)
+        return f"{SECTIONS[own]}.head=''"
+      own = (SECTIONS[name] for name in SECTIONS if name in self.tasks)
+      return ' or '.join(f'{section}.head' for section in own)
     return '' if not self.when or self.when.holds(config) else self.when.needs
 
   def wanted(self, value: Any) -> str:
@@ -123,11 +124,8 @@ class Field:
 
 def task(config: Any) -> str:
   """Returns 'segmentation', 'detection' or 'classification'."""
-  for name, path in _HEADS.items():
-    section, _, head = path.partition('.')
-    if config[section][head]:
-      return name
-  return 'classification'
+  dense = (name for name in SECTIONS if config[SECTIONS[name]]['head'])
+  return next(dense, 'classification')
 
 
 def locate(config: Any, path: str) -> tuple[Any, str]:

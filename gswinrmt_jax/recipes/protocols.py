@@ -7,7 +7,7 @@ from ml_collections import config_dict
 
 from gswinrmt_jax.recipes.checks import off_for
 from gswinrmt_jax.recipes.fields import FIELDS
-from gswinrmt_jax.recipes.resolved import detector_fields, segmenter_fields
+from gswinrmt_jax.recipes.resolved import head_values
 
 # Readings of the paper's Table 2, which names augmentations without settings.
 _READINGS = {
@@ -259,21 +259,21 @@ def with_argument(
     known = ', '.join(f"'{name}'" for name in names)
     raise ValueError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
+  narrow = {
+      path: min(16, value)
+      for path, value in head_values(config).items()
+      if path.endswith('channels') and value  # 0: there is no such part
+  }
+  config.update_from_flattened_dict(narrow)
   if config.detector.head:
     small.data.update(name='digit_boxes', storage='decode')
     small.data.mask_crop = config.data.mask_crop
     if config.augment.multi_scale:  # shares of a size
       small.data.fit_within = (64, 64)
     small.update(batch_size=16, eval_batch_size=16)
-    for name, value in detector_fields(config).items():
-      if name.endswith('channels'):
-        config.detector[name] = min(16, value)
     config.detector.update(_SMALL_DETECTOR[config.detector.head])
   if config.segmenter.head:
     small.data.update(name='digit_masks', storage='decode', crop_size=(32, 32))
-    for name in ('channels', 'neck_channels', 'auxiliary_channels'):
-      if released := segmenter_fields(config)[name]:
-        config.segmenter[name] = min(16, released)
   config.data = small.data
   for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
     config[name] = small[name]

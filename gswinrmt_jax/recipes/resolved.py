@@ -12,7 +12,7 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.field import locate, refuse, task
+from gswinrmt_jax.recipes.field import locate, refuse, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 
 
@@ -102,8 +102,8 @@ def model_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
     raise UserError(f'config.model: {error}') from error
   for field in ('head', 'dense_head'):  # A dense model has its own head.
     if dense and fields[field] != named[field]:
-      what = 'a segmenter' if own == 'segmentation' else 'a detector'
-      refuse(f'model.{field}', fields[field], f'{named[field]!r} for {what}')
+      wanted = f'{named[field]!r} for a {SECTIONS[own]}'
+      refuse(f'model.{field}', fields[field], wanted)
   return {'name': name, **fields}
 
 
@@ -113,44 +113,39 @@ def head_values(config: ml_collections.ConfigDict) -> dict[str, Any]:
   Args:
     config: A checked config.
   """
-  if config.segmenter.head:
-    section, fields = 'segmenter', segmenter_fields(config)
-  elif config.detector.head:
-    section, fields = 'detector', detector_fields(config)
-  else:
-    return {}
+  section = SECTIONS.get(task(config))
+  fields = head_fields(config) or {}
   return {f'{section}.{name}': value for name, value in fields.items()}
 
 
-def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the arguments of `create_segmenter` that define the head.
+def head_fields(config: ml_collections.ConfigDict) -> dict[str, Any] | None:
+  """Returns the arguments that define the head of a dense model.
+
+  They are those of `create_segmenter` or `create_detector`. For a classifier,
+  None.
 
   Args:
-    config: A checked config with a decode head.
+    config: A checked config.
   """
-  from gswinrmt_jax.models.dense import segmenter
+  from gswinrmt_jax.models.dense import detector, segmenter
 
-  given = config.segmenter
-  return {'head': given.head} | {
-      name: released if given[name] < 0 else given[name]
-      for name, released in segmenter.HEADS[given.head].items()
-  }
-
-
-def detector_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the arguments of `create_detector` that define the head.
-
-  Args:
-    config: A checked config with the head of a detector.
-  """
-  from gswinrmt_jax.models.dense import detector
-
-  given = config.detector
-  own = {'head': given.head, 'round_extents': given.round_extents}
-  return own | {
-      name: released if given[name] == -1 else given[name]
-      for name, released in detector.head_fields(given.head).items()
-      if name in given and not FIELDS[f'detector.{name}'].unread(config)
+  section = SECTIONS.get(task(config))
+  if section is None:
+    return None
+  given = config[section]
+  fields = {'head': given.head}
+  if section == 'segmenter':
+    released = segmenter.HEADS[given.head]
+  else:
+    fields['round_extents'] = given.round_extents
+    released = {
+        name: value
+        for name, value in detector.head_fields(given.head).items()
+        if name in given and not FIELDS[f'detector.{name}'].unread(config)
+    }
+  return fields | {
+      name: value if given[name] == -1 else given[name]
+      for name, value in released.items()
   }
 
 
@@ -165,32 +160,24 @@ def make_model(
     UserError: If the model cannot be built, or not for such images.
   """
   from gswinrmt_jax.models import factory
-  from gswinrmt_jax.models.dense import detector, segmenter
+  from gswinrmt_jax.models.dense import create
 
-  fields = dict(config.model)
+  fields, own = dict(config.model), head_fields(config)
   name = fields.pop('name')
-  if config.segmenter.head:
-    create, own = segmenter.create_segmenter, segmenter_fields(config)
-  elif config.detector.head:
-    create, own = detector.create_detector, detector_fields(config)
-  else:
-    create, own = factory.create_model, {}
-  if own:
-    del fields['head']  # the classification head
   try:
-    model = create(
+    model = create.create(
         name,
+        own,
         num_classes=num_classes,
         dtype=config.dtype,
         remat=config.remat,
         **fields,
-        **own,
     )
     factory.variable_shapes(model, image_shape)
   except ValueError as error:
     # Its first word is the field, of the model or of the head.
-    if re.match(r'\w*', str(error))[0] in own:
-      section = 'segmenter' if config.segmenter.head else 'detector'
+    if own and re.match(r'\w*', str(error))[0] in own:
+      section = SECTIONS[task(config)]
       raise UserError(f'config.{section}.{error}') from error
     raise UserError(f'config.model, {name}: {error}') from error
   return model

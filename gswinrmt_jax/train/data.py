@@ -239,10 +239,10 @@ def _open_splits(config):
   """Opens every split, before any is decoded."""
   data, opened = config.data, {}
   for split in ('train', 'val', 'test'):
-    if taken := data[f'{split}_split']:
+    if split != 'test' or data.test_split:
       with _named(split):
         opened[split] = datasets.open_source(
-            data.name, taken, data.dir, recipes.task(config)
+            data.name, data[f'{split}_split'], data.dir, recipes.task(config)
         )
   return opened
 

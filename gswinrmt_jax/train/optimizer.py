@@ -25,50 +25,33 @@ _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's
 def from_config(
     optimizer: ml_collections.ConfigDict, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Returns the optimiser of a config's section `optimizer`."""
-  names = 'b1 b2 eps weight_decay decay decay_layer_scale'.split()
-  create = {'adamw': adamw, 'muon': muon}[optimizer.name]
-  tx = create(learning_rate, **{name: optimizer[name] for name in names})
+  """Returns the optimizer of a config's section `optimizer`: AdamW or Muon.
+
+  The two differ in what scales a gradient. Decoupled weight decay of what
+  `decay_mask` selects and the learning rate follow.
+  """
+  scale = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps)
+  if optimizer.name == 'muon':
+    scales = {'muon': _scale_by_muon(), 'adam': scale}
+    scale = optax.partition(scales, _optimizer_names)
+  # Not wrapped in `inject_hyperparams`, which would take the mask for a
+  # schedule and silently turn weight decay off.
+  mask = functools.partial(
+      decay_mask, optimizer.decay, layer_scale=optimizer.decay_layer_scale
+  )
+  tx = optax.chain(
+      scale,
+      optax.add_decayed_weights(optimizer.weight_decay, mask),
+      optax.scale_by_learning_rate(learning_rate),
+  )
   tx = layerwise.freeze_updates(tx, optimizer.freeze)
   if optimizer.layer_decay < 1:
     tx = optax.chain(tx, layerwise.scale_by_layer(optimizer.layer_decay))
   return tx
 
 
-def adamw(
-    learning_rate: optax.Schedule,
-    *,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.05,
-    decay: str = 'kernels',
-    decay_layer_scale: bool = False,
-) -> optax.GradientTransformation:
-  """Returns AdamW that decays only the weights selected by `decay_mask`."""
-  # Not wrapped in `inject_hyperparams`, which would take the mask for a
-  # schedule and silently turn weight decay off.
-  return optax.adamw(
-      learning_rate,
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      mask=functools.partial(decay_mask, decay, layer_scale=decay_layer_scale),
-  )
-
-
-def muon(
-    learning_rate: optax.Schedule,
-    *,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.05,
-    decay: str = 'kernels',
-    decay_layer_scale: bool = False,
-) -> optax.GradientTransformation:
-  """Returns Muon for matrices, and Adam for all other parameters.
+def _scale_by_muon():
+  """Returns Muon for matrices, up to weight decay and learning rate.
 
       U = orthogonalised Nesterov momentum of W's gradient, W [m, n]
       W <- W - learning_rate (0.2 sqrt(max(m, n)) U + weight_decay W)
@@ -81,10 +64,9 @@ def muon(
   Matrices are the kernels of linear layers and of convolutions over all
   channels, these as [h w c_in, c_out]. Adam updates the layers that output
   classes, boxes or masks, depthwise kernels, norms, biases, LayerScale and
-  decay logits. The arguments are those of `adamw`; `b1`, `b2` and `eps` are
-  Adam's only.
+  decay logits.
   """
-  matrices = optax.chain(
+  return optax.chain(
       optax.contrib.scale_by_muon(
           weight_dimension_numbers=functools.partial(
               jax.tree.map,
@@ -96,17 +78,6 @@ def muon(
       optax.stateless(
           lambda updates, _: jax.tree.map(_scaled_by_shape, updates)
       ),
-  )
-  return optax.chain(
-      optax.partition(
-          {'muon': matrices, 'adam': optax.scale_by_adam(b1, b2, eps)},
-          _optimizer_names,
-      ),
-      optax.add_decayed_weights(
-          weight_decay,
-          functools.partial(decay_mask, decay, layer_scale=decay_layer_scale),
-      ),
-      optax.scale_by_learning_rate(learning_rate),
   )
 
 
@@ -174,8 +145,8 @@ def last_learning_rate(
   With layer-wise rates, it is that of the head.
 
   Args:
-    learning_rate: The schedule given to `adamw` or `muon`.
-    opt_state: Their state.
+    learning_rate: The schedule given to `from_config`.
+    opt_state: The state of the optimizer.
   """
   scheduled = optax.tree.get(opt_state, 'ScaleByScheduleState')
   return learning_rate(jnp.maximum(scheduled.count - 1, 0))

@@ -9,13 +9,14 @@ import pathlib
 from typing import Any
 
 import gswinrmt_jax
-from gswinrmt_jax import files
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
-from gswinrmt_jax.models.dense.detector import create_detector, Detector
-from gswinrmt_jax.models.dense.segmenter import create_segmenter, Segmenter
+from gswinrmt_jax.models.dense import create
+from gswinrmt_jax.models.dense.detector import Detector
+from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.terminal import printable
 
 FILE = 'config.json'
@@ -33,11 +34,8 @@ class Card:
     name: Name of the model.
     fields: Value of every field of its `Architecture`.
     num_classes: Number of logits; 0 for a backbone without a head.
-    segmenter: For a segmenter, the arguments `head`, `channels`,
-      `neck_channels` and `auxiliary_channels` of `create_segmenter`; None for
-      other models.
-    detector: For a detector, the arguments `head` and `round_extents` of
-      `create_detector`, and the attributes of its head; None for other models.
+    dense: The arguments of `create_segmenter` or `create_detector` that define
+      the head; None for a classifier.
     class_names: Class names by label; empty if unknown.
     image_size: Height and width that the weights were trained for.
     mean: Mean per channel, subtracted from pixels / 255.
@@ -58,8 +56,7 @@ class Card:
   name: str
   fields: Mapping[str, Any]
   num_classes: int
-  segmenter: Mapping[str, Any] | None = None
-  detector: Mapping[str, Any] | None = None
+  dense: Mapping[str, Any] | None = None
   class_names: tuple[str, ...] = ()
   image_size: tuple[int, int]
   mean: tuple[float, float, float]
@@ -72,11 +69,6 @@ class Card:
   def __post_init__(self):
     names, bounds = self.class_names, self.fit_within
     datasets.Info(self.name, names, self.mean, self.std, self.image_size)
-    if max(self.image_size) > self._largest_side:
-      raise ValueError(
-          f'image_size {self.image_size} goes beyond {self._largest_side:,} '
-          'pixels'
-      )
     if not isinstance(self.num_classes, int):
       raise ValueError(f'num_classes {self.num_classes!r:.80} must be whole')
     if names and len(names) != self.num_classes:
@@ -92,8 +84,6 @@ class Card:
       raise ValueError(
           f'fit_within {bounds!r:.80} must be 2 whole numbers, 1 to {most:,}'
       )
-    if self.segmenter is not None and self.detector is not None:
-      raise ValueError('the model is a segmenter or a detector, not both')
     if not isinstance(self.figures, Mapping):
       raise ValueError(f'figures {self.figures!r:.80} must be a dictionary')
 
@@ -105,9 +95,7 @@ class Card:
   @property
   def task(self) -> str:
     """'classification', 'segmentation' or 'detection'."""
-    if self.detector is not None:
-      return 'detection'
-    return 'classification' if self.segmenter is None else 'segmentation'
+    return create.task(self.dense)
 
   def make_model(
       self, image_size: tuple[int, int] | None = None, dtype: str | None = None
@@ -118,19 +106,14 @@ class Card:
       UserError: If there is no such model, or it does not take images of this
         height and width.
     """
-    how = {'num_classes': self.num_classes, 'dtype': dtype or self.dtype}
     try:
-      # In a dense model, 'head' is not the classification head.
-      fields = {k: v for k, v in self.fields.items() if k != 'head'}
-      match self.task:
-        case 'segmentation':
-          fields |= self.segmenter
-          model = create_segmenter(self.name, **how, **fields)
-        case 'detection':
-          fields |= self.detector
-          model = create_detector(self.name, **how, **fields)
-        case _:
-          model = factory.create_model(self.name, **how, **self.fields)
+      model = create.create(
+          self.name,
+          self.dense,
+          num_classes=self.num_classes,
+          dtype=dtype or self.dtype,
+          **self.fields,
+      )
     except (TypeError, ValueError) as error:
       raise UserError(f'{self.name}: {error}') from error
     least = model.arch.stride
@@ -176,10 +159,10 @@ class Card:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the contents of `config.json`."""
-    heads = {'segmenter': self.segmenter, 'detector': self.detector}
-    entries = {k: dict(head) for k, head in heads.items() if head is not None}
-    if entries:
-      entries['fit_within'] = self.fit_within
+    entries = {}
+    if self.dense is not None:
+      section = recipes.SECTIONS[self.task]
+      entries = {section: dict(self.dense), 'fit_within': self.fit_within}
     return {
         'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
@@ -229,6 +212,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
     bounds = fields.get('fit_within')
+    heads = (fields.get(section) for section in recipes.SECTIONS.values())
     if fields.get('segmenter') is not None and 'fit_within' not in fields:
       short = min(image_size)
       bounds = 4 * short, short  # Earlier versions stored none.
@@ -240,8 +224,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
             if name not in factory.RETIRED
         },
         num_classes=fields['num_classes'],
-        segmenter=fields.get('segmenter'),
-        detector=fields.get('detector'),
+        dense=next((head for head in heads if head is not None), None),
         class_names=tuple(images.get('label_names') or ()),
         image_size=image_size,
         mean=tuple(map(float, images['mean'])),

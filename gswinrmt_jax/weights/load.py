@@ -123,10 +123,9 @@ class Weights:
 
   def check_is_classifier(self) -> None:
     """Raises `UserError` for others: one class per image is needed."""
-    kinds = {'segmentation': 'segmenter', 'detection': 'detector'}
-    if self.task in kinds:
+    if kind := recipes.SECTIONS.get(self.task):
       raise UserError(
-          f'{self.origin} is a {kinds[self.task]}; only classifiers '
+          f'{self.origin} is a {kind}; only classifiers '
           'are accepted here (`gswinrmt evaluate` and `predict` take it)'
       )
 
@@ -302,20 +301,18 @@ def run_card(
   spec = dataset_record.read(folder, recipe)
   info = spec.info
   fields = recipe.model.to_dict()
-  task, bounds = recipes.task(recipe), recipe.data.fit_within
-  segments, detects = task == 'segmentation', task == 'detection'
+  dense, bounds = recipes.head_fields(recipe), recipe.data.fit_within
   return card_lib.Card(
       name=fields.pop('name'),
       fields=fields,
       num_classes=len(info.class_names),
-      segmenter=recipes.segmenter_fields(recipe) if segments else None,
-      detector=recipes.detector_fields(recipe) if detects else None,
+      dense=dense,
       class_names=info.class_names,
       image_size=info.image_size,
       mean=info.mean,
       std=info.std,
       crop=spec.crop,
-      fit_within=bounds if (segments or detects) and all(bounds) else None,
+      fit_within=bounds if dense and all(bounds) else None,
       dtype=recipe.dtype,
       figures=summary.load(folder) or {},
   )

@@ -13,6 +13,7 @@ import numpy as np
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.models.dense import detector as detector_lib
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import state_dict, torch_file
@@ -47,12 +48,17 @@ _DETECTOR_SIZES = {
     'mask_channels': 'roi_head.mask_head.convs.0.conv.weight',
 }
 _TOWER = re.compile(r'bbox_head\.cls_convs\.\d+\.conv\.weight')
-# Of the released detectors: sides are rounded up to a multiple of 32, and
-# images are resized to fit within these bounds, up to this height and width.
-_ROUND, _DETECTOR_BOUNDS, _CANVAS = 32, (1333, 800), (800, 1344)
-# Of the released segmenters: height and width of training crops, and bounds of
-# the longer and the shorter side of images.
-_CROP, _FIT_WITHIN = (512, 512), (2048, 512)
+_ROUND = 32  # Released detectors round sides up to a multiple of it.
+# Preprocessing of the release. A segmenter's image size is that of its training
+# crops, a detector's the largest within the bounds, rounded up.
+_IMAGES = {
+    'classification': {
+        'image_size': imagenet.IMAGE_SIZE,
+        'crop': imagenet.CROP,
+    },
+    'segmentation': {'image_size': (512, 512), 'fit_within': (2048, 512)},
+    'detection': {'image_size': (800, 1344), 'fit_within': (1333, 800)},
+}
 _BLOCK = re.compile(r'layers\.([0-3])\.blocks\.(\d{1,4})\.')
 # The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
@@ -201,14 +207,14 @@ def recognise(
     UserError: If the model is not an RMT, or has another size and its heads or
       `full_stages` are unknown.
   """
-  segmenter = detector = None
+  dense = None
   try:
     if head := _known(_DECODE_HEADS, arrays):
-      segmenter, num_classes = _segmenter(head, arrays)
+      dense, num_classes = _segmenter(head, arrays)
     elif head := _known(_DETECTORS, arrays):
-      detector, num_classes = _detector(head, arrays)
-    fields, own = _sizes(_below(_BACKBONE, arrays) if head else arrays)
-    num_classes = num_classes if head else own
+      dense, num_classes = _detector(head, arrays)
+    fields, own = _sizes(_below(_BACKBONE, arrays) if dense else arrays)
+    num_classes = num_classes if dense else own
   except KeyError as error:
     raise UserError(
         f'the checkpoint is not an RMT: it has no {error}'
@@ -220,27 +226,17 @@ def recognise(
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
   name = _name(fields)
-  images = {'image_size': imagenet.IMAGE_SIZE, 'crop': imagenet.CROP}
-  if segmenter:
-    images = {'image_size': _CROP, 'crop': 1.0, 'fit_within': _FIT_WITHIN}
-  elif detector:
-    images = {
-        'image_size': _CANVAS,
-        'crop': 1.0,
-        'fit_within': _DETECTOR_BOUNDS,
-    }
-  elif num_classes == imagenet.NUM_CLASSES:
+  if dense is None and num_classes == imagenet.NUM_CLASSES:
     class_names = imagenet.classes()
   return card_lib.Card(
       name=name,
       fields=factory.resolve(name, fields),
       num_classes=num_classes,
       class_names=class_names if len(class_names) == num_classes else (),
-      segmenter=segmenter,
-      detector=detector,
+      dense=dense,
       mean=imagenet.MEAN,
       std=imagenet.STD,
-      **images,
+      **_IMAGES[create.task(dense)],
   )
 
 
@@ -286,7 +282,7 @@ def _known(heads, arrays):
 
 
 def _segmenter(head, arrays):
-  """Returns `Card.segmenter` and the number of classes."""
+  """Returns `Card.dense` and the number of classes."""
   shapes = {name: array.shape for name, array in arrays.items()}
   neck = 0
   classes, channels, _, _ = shapes['decode_head.conv_seg.weight']
@@ -302,7 +298,7 @@ def _segmenter(head, arrays):
 
 
 def _detector(head, arrays):
-  """Returns `Card.detector` and the number of classes.
+  """Returns `Card.dense` and the number of classes.
 
   No array shows scores, counts of boxes or sizes of anchors: those of the
   release are taken.

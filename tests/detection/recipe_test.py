@@ -24,7 +24,7 @@ def test_recipe_and_card_make_the_same_detector(head, released):
   recipe.detector.round_extents = 32
   recipes.check_used(recipe, recipe)
   config = recipes.resolve(recipe)
-  head_fields = recipes.detector_fields(config)
+  head_fields = recipes.head_fields(config)
   wanted = released | {'head': head, 'detections': 7, 'round_extents': 32}
   assert wanted.items() <= head_fields.items()
   assert recipes.task(config) == 'detection'
@@ -40,7 +40,7 @@ def test_recipe_and_card_make_the_same_detector(head, released):
       name=fields.pop('name'),
       fields=fields,
       num_classes=3,
-      detector=head_fields,
+      dense=head_fields,
       image_size=(64, 96),
       mean=(0.5, 0.5, 0.5),
       std=(0.2, 0.2, 0.2),
@@ -100,20 +100,6 @@ def test_fields_of_another_head_are_refused():
   classifier.detector.channels = 8
   with pytest.raises(UserError, match='must be -1 without'):
     recipes.check(classifier)
-
-
-def test_a_card_is_of_one_task():
-  card = {
-      'name': 'rmt_compact',
-      'fields': {},
-      'num_classes': 2,
-      'image_size': (32, 32),
-      'mean': (0.0, 0.0, 0.0),
-      'std': (1.0, 1.0, 1.0),
-  }
-  head = {'head': 'retina'}
-  with pytest.raises(ValueError, match='segmenter or a detector, not both'):
-    card_lib.Card(**card, segmenter={'head': 'fpn'}, detector=head)
 
 
 @pytest.mark.parametrize(

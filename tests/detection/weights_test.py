@@ -106,8 +106,8 @@ def test_a_file_becomes_a_model_and_the_same_file(head, tmp_path):
     assert word not in said
   found = load.load(tmp_path / 'out')
   assert found.card.class_names == tiny_detectors.NAMES
-  assert found.card.detector['round_extents'] == 32
-  assert found.card.detector['least_score'] == 0.05
+  assert found.card.dense['round_extents'] == 32
+  assert found.card.dense['least_score'] == 0.05
   assert found.card.fit_within == (1333, 800)
   _equal(found.variables, tiny_detectors.weights(head).variables)
   back = weights.to_torch_state_dict(found.variables, found.card.make_model())
@@ -131,7 +131,7 @@ def test_export_writes_the_names(tmp_path):
   assert "detections differ by 0 from the model's own" in said.getvalue()
   arrays = torch_file.read(path)['state_dict']
   assert arrays.keys() == _state_dict('retina').keys()
-  assert load.load(path).card.detector == found.card.detector
+  assert load.load(path).card.dense == found.card.dense
   card = (path.parent / 'README.md').read_text()
   assert 'RetinaNet, 3 classes of objects' in card
   assert 'pipeline_tag: object-detection' in card
@@ -222,7 +222,7 @@ def test_the_released_detectors_are_recognised(name, head, sizes):
   assert not others
   found = rmt_checkpoint.recognise(inside)
   assert (found.name, found.num_classes) == (name, 80)
-  assert found.detector.items() >= {'head': head, **sizes}.items()
+  assert found.dense.items() >= {'head': head, **sizes}.items()
   assert found.make_model() == model.clone(round_extents=32)
 
 

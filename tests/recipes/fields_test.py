@@ -212,7 +212,7 @@ def test_ade20k_is_as_released(name, changes):
       'fpn': {'channels': 128, 'neck_channels': 256, 'auxiliary_channels': 0},
       'uper': {'channels': 512, 'neck_channels': 0, 'auxiliary_channels': 256},
   }
-  fields = recipes.segmenter_fields(config)
+  fields = recipes.head_fields(config)
   assert fields == {'head': fields['head'], **heads[fields['head']]}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import detector, segmenter
 from gswinrmt_jax.train import optimizer
@@ -28,6 +29,12 @@ PARAMS = {
     },
 }
 KERNELS = {'stem/conv0/kernel', 'stage1/block00/position/kernel'}
+
+
+def _optimizer(rates, **fields):
+  config = recipes.defaults('retention_compact').optimizer
+  config.update(fields)
+  return optimizer.from_config(config, rates)
 
 
 def _paths(tree):
@@ -135,14 +142,7 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
 
 
 def test_layer_scale_shrinks_with_the_kernels():
-  tx = optimizer.adamw(
-      lambda _: 0.5,
-      b1=0.9,
-      b2=0.999,
-      eps=1e-8,
-      weight_decay=0.25,
-      decay_layer_scale=True,
-  )
+  tx = _optimizer(lambda _: 0.5, weight_decay=0.25, decay_layer_scale=True)
   grads = jax.tree.map(jnp.zeros_like, PARAMS)
   update = jax.jit(tx.update)
   updates = _paths(update(grads, tx.init(PARAMS), PARAMS)[0])
@@ -152,9 +152,7 @@ def test_layer_scale_shrinks_with_the_kernels():
 
 def test_the_update_is_adam_plus_decoupled_decay():
   """At the first step Adam's ratio is g / (|g| + eps), so 1 for g > 0."""
-  tx = optimizer.adamw(
-      lambda _: 0.5, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.25
-  )
+  tx = _optimizer(lambda _: 0.5, weight_decay=0.25)
   grads = jax.tree.map(lambda leaf: 3.0 * jnp.ones_like(leaf), PARAMS)
   updates, _ = jax.jit(tx.update)(grads, tx.init(PARAMS), PARAMS)
   for path, update in _paths(updates).items():
@@ -175,7 +173,7 @@ def _adamw_by_hand(params, grads, rates, decay):
 def test_ten_updates_are_those_of_the_algorithm():
   """With a varying learning rate; one leaf decays, the other does not."""
   rates = optax.linear_schedule(0.1, 0.5, 10)
-  tx = optimizer.adamw(rates, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.25)
+  tx = _optimizer(rates, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.25)
   rng = np.random.default_rng(0)
   grads = rng.normal(size=(10, 7))
   params = {'kernel': jnp.ones(7), 'bias': jnp.ones(7)}
@@ -217,7 +215,7 @@ def _muon_by_hand(w, grads, rates, decay):
 def test_updates_of_matrices_are_those_of_muon(shape, matrix):
   """Of a linear layer, and of a convolution over all channels."""
   rates = optax.linear_schedule(0.1, 0.5, 4)
-  tx = optimizer.muon(rates, weight_decay=0.25)
+  tx = _optimizer(rates, name='muon', weight_decay=0.25)
   rng = np.random.default_rng(0)
   start, *grads = rng.normal(size=(5, *shape))
   params = {'query': {'kernel': jnp.asarray(start, jnp.float32)}}
@@ -253,7 +251,8 @@ def test_muon_leaves_what_is_no_matrix_to_adam():
   }
   params = jax.tree.map(jnp.float32, params)
   results = []
-  for tx in (optimizer.muon(rates, **fields), optimizer.adamw(rates, **fields)):
+  for name in ('muon', 'adamw'):
+    tx = _optimizer(rates, name=name, **fields)
     state, after = tx.init(params), params
     for _ in range(3):
       updates, state = tx.update(params, state, after)

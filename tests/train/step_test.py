@@ -12,6 +12,7 @@ import optax
 import pytest
 import tiny
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.models import layers
 from gswinrmt_jax.train import losses, optimizer
@@ -395,7 +396,8 @@ def test_decay_range():
 
 def test_metrics_tell_the_rate_of_the_update_and_the_decays_after_it():
   rate = optax.linear_schedule(3.0, 1.0, 2)
-  tx = optimizer.adamw(rate, weight_decay=0.0)
+  settings = recipes.defaults('retention_compact').optimizer
+  tx = optimizer.from_config(settings, rate)
   model = tiny.Tiny()
   state = jax.jit(
       lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))

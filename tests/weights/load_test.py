@@ -181,10 +181,8 @@ def test_values_that_are_not_finite_are_said(run, tmp_path):
 def test_another_image_size_is_said(run, bounds, size, said):
   card, lines = run.card, []
   if bounds is not None:
-    segmenter = {'head': 'fpn'}
-    card = dataclasses.replace(
-        card, segmenter=segmenter, fit_within=bounds or None
-    )
+    dense = {'head': 'fpn'}
+    card = dataclasses.replace(card, dense=dense, fit_within=bounds or None)
   weights = dataclasses.replace(run, card=card)
   weights.warn_of_size(size, lines.append)
   assert len(lines) == bool(said)

@@ -145,7 +145,7 @@ def test_the_released_segmenters_are_recognised(head):
   found = rmt_checkpoint.recognise(inside)
   assert (found.name, found.num_classes) == ('rmt_s', 150)
   assert found.fields == factory.resolve('rmt_s', {'feature_norm': True})
-  assert found.segmenter == entry
+  assert found.dense == entry
 
 
 def test_without_an_auxiliary_head():
@@ -156,7 +156,7 @@ def test_without_an_auxiliary_head():
       if not name.startswith('auxiliary_head')
   }
   found = rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
-  assert found.segmenter['auxiliary_channels'] == 0
+  assert found.dense['auxiliary_channels'] == 0
 
 
 def test_a_thousand_classes_of_pixels_are_not_imagenets():
@@ -252,7 +252,7 @@ def test_a_detector_gives_its_backbone(tmp_path):
   assert 'rmt_t, no head' in said
   assert f'left out: {others[0]}\nleft out: rpn_head.rpn_cls.\\x1b[2J' in said
   found = load.load(tmp_path / 'out')
-  assert found.card.segmenter is None and found.card.num_classes == 0
+  assert found.card.dense is None and found.card.num_classes == 0
   flat = traverse_util.flatten_dict(dict(found.variables), sep='/')
   np.testing.assert_array_equal(
       flat['params/feature_norm2/bias'],
@@ -349,7 +349,7 @@ def test_an_exported_segmenter_is_converted_to_itself(
   assert with_card.splitlines()[0] == without.splitlines()[0]
   for folder, class_names in (('b', names), ('c', ())):
     found = load.load(tmp_path / folder)
-    assert found.card.segmenter == card.segmenter
+    assert found.card.dense == card.dense
     assert found.fit_within() == (2048, 512)
     assert found.card.class_names == class_names
     jax.tree.map(
@@ -387,7 +387,8 @@ def test_older_cards_have_the_size_of_the_release(folders):
     ('segmenter', 'said'),
     [
         ('fpn', 'there: '),
-        ([], 'head'),
+        ({}, 'head'),
+        (['fpn'], 'there: '),
         ({'head': 'unet'}, "head='unet' is not one of"),
         ({'head': ['fpn']}, 'there: '),
         ({'head': 'fpn', 'channels': 0.5}, 'channels=0.5 must be a whole'),
@@ -406,7 +407,7 @@ def test_a_wrong_card_is_one_line(folders, segmenter, said, monkeypatch):
 def test_a_classifier_starts_from_a_segmenters_backbone(folders):
   """If it is most of the classifier; here a projection may be more."""
   found = load.load(folders[0]['fpn'])
-  card = dataclasses.replace(found.card, segmenter=None, num_classes=3)
+  card = dataclasses.replace(found.card, dense=None, num_classes=3)
 
   def target(projection):
     fields = card.fields | {'feature_norm': False, 'projection': projection}
