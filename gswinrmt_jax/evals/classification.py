@@ -81,8 +81,8 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   count = sums['count']
   confusion = sums['confusion']
   labelled = confusion.sum(1) + sums['not_finite']
-  right = zip(np.diag(confusion).tolist(), labelled.tolist(), strict=True)
-  per_class = [hits / count if count else None for hits, count in right]
+  # Masked, and None as a list, where a class has no images.
+  per_class = np.ma.divide(np.diag(confusion), labelled).tolist()
   gaps = np.abs(sums['bin_correct'] - sums['bin_confidence'])
   top5 = {'top5_accuracy': float(sums['top5'] / count)}
   not_finite = int(sums['not_finite'].sum())

@@ -18,14 +18,14 @@ from gswinrmt_jax.ops import roi_align
 from gswinrmt_jax.ops.nms import Detections
 
 _LIMIT = 100  # detections of an image and a class that COCO counts
-# Name: index of the area range in COCO's arrays, and threshold of the IoU.
+# Name: title, index of the area range in COCO's arrays, threshold of the IoU.
 _SCORES = {
-    'ap': (0, None),
-    'ap50': (0, 0.5),
-    'ap75': (0, 0.75),
-    'ap_small': (1, None),
-    'ap_medium': (2, None),
-    'ap_large': (3, None),
+    'ap': ('AP', 0, None),
+    'ap50': ('AP50', 0, 0.5),
+    'ap75': ('AP75', 0, 0.75),
+    'ap_small': ('AP, small', 1, None),
+    'ap_medium': ('AP, medium', 2, None),
+    'ap_large': ('AP, large', 3, None),
 }
 
 
@@ -50,11 +50,12 @@ def batch_outputs(
 class Collector:
   """The detections of a split, in pixels of the images as they are stored."""
 
-  def __init__(self, records: detection.Decoded):
+  def __init__(self, records: detection.Decoded, num_classes: int):
     """Starts without detections.
 
     Args:
       records: The records, whose objects are the truth.
+      num_classes: Number of classes.
 
     Raises:
       UserError: If there is no object.
@@ -62,7 +63,7 @@ class Collector:
     if not detection.has_objects(records.described):
       raise UserError('the images to evaluate on have no objects')
     self._described, self._found = records.described, {}
-    self._has_masks = records.has_masks
+    self._has_masks, self._num_classes = records.has_masks, num_classes
     self._limit, self._not_finite = _LIMIT, 0
 
   def add(self, outputs: Mapping[str, np.ndarray]) -> None:
@@ -72,7 +73,7 @@ class Collector:
       row = int(outputs['row'][index])
       size, _ = self._described[row]
       down, across = outputs['extents'][index].tolist()
-      used = outputs['scores'][index] > 0
+      used = ~(outputs['scores'][index] <= 0)  # NaN is used.
       scale = np.array([size[0] / across, size[1] / down] * 2)
       found = {
           'boxes': outputs['boxes'][index][used].astype(np.float64) * scale,
@@ -80,6 +81,7 @@ class Collector:
           'labels': outputs['labels'][index][used],
       }
       finite = np.isfinite(found['boxes']).all(1)
+      finite &= np.isfinite(found['scores'])
       self._not_finite += not finite.all()
       found = {name: array[finite] for name, array in found.items()}
       if 'masks' in outputs:
@@ -111,7 +113,7 @@ class Collector:
         results.append(result)
     return results
 
-  def scores(self, num_classes: int) -> dict[str, Any]:
+  def scores(self) -> dict[str, Any]:
     """Returns the reported scores, as plain numbers and lists.
 
     They are 'ap', the mean over IoU thresholds .5 to .95, 'ap50', 'ap75',
@@ -123,13 +125,10 @@ class Collector:
     per image and class that is counted: 100, or more if the detector may return
     more.
 
-    Args:
-      num_classes: Number of classes.
-
     Raises:
       UserError: If pycocotools is not installed.
     """
-    truth = dataset(self._described, num_classes)
+    truth = dataset(self._described, self._num_classes)
     found = self.results()
     scores = {'images': len(self._found), 'detections': self._limit}
     if self._not_finite:
@@ -224,7 +223,7 @@ def average_precision(
     return float(known.mean()) if known.size else None
 
   scores = {}
-  for name, (area, threshold) in _SCORES.items():
+  for name, (_, area, threshold) in _SCORES.items():
     rows = slice(None) if threshold is None else thresholds == threshold
     scores[name] = mean(precision[rows, :, :, area])
   scores = {name: score for name, score in scores.items() if score is not None}
@@ -275,14 +274,6 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
     cells = ('-' if value is None else f'{value:.2%}' for value in values)
     return f'{name:<{width}}' + ''.join(f'{cell:>10}' for cell in cells)
 
-  titles = {
-      'ap': 'AP',
-      'ap50': 'AP50',
-      'ap75': 'AP75',
-      'ap_small': 'AP, small',
-      'ap_medium': 'AP, medium',
-      'ap_large': 'AP, large',
-  }
   of = ''.join(f'{what:>10}' for what in ('boxes', 'masks')[: len(kinds)])
   lines = [
       f'{"images":<{width}}{report["images"]:>10}',
@@ -291,7 +282,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
       ' ' * width + of,
       *(
           row(title, [report.get(kind + name) for kind in kinds])
-          for name, title in titles.items()
+          for name, (title, *_) in _SCORES.items()
       ),
       '',
       f'{"AP of class":<{width}}{of}',

@@ -107,7 +107,7 @@ def evaluate_run(
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   batch_size = batch_size or own_size
   scores = _scores(weights, records, batch_size, terminal)
-  if said := evaluator.not_finite(scores):
+  if said := evaluator.not_finite(scores, weights.task):
     raise UserError(f'{weights.origin}: {said}')
   if mirror:
     scores['mirror'] = _scores(weights, records, batch_size, terminal, True)
@@ -136,10 +136,12 @@ def _split(weights, data, split, data_dir, say):
   Without a test split, 'val' takes its place.
   """
   name, taken, folder = data_of(weights, data, split, data_dir)
-  if taken == 'test' and not datasets.own_splits(name, folder)['test']:
+  own = datasets.own_splits(name, folder)
+  if taken == 'test' and not own['test']:
     split = 'val'
     name, taken, folder = data_of(weights, data, split, data_dir)
     say(f'{name} has no test split: evaluating on val instead')
+    taken = own['val'] if taken == 'val' else taken
   elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
     say(f"the run has no test split: its test and val are '{taken}'")
   return name, split, taken, folder

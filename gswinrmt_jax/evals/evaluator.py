@@ -20,17 +20,16 @@ class Collector(Protocol):
   def add(self, outputs: Mapping[str, np.ndarray]) -> None:
     """Adds the outputs of a batch."""
 
-  def scores(self, num_classes: int) -> dict[str, Any]:
+  def scores(self) -> dict[str, Any]:
     """Returns the scores of all batches."""
 
 
 class Sums:
   """A collector for scores that follow from sums over the batches."""
 
-  def __init__(self, task: Any, records: Any):
-    """Takes the module whose `scores` are functions of the sums."""
-    del records
-    self._task, self._total = task, None
+  def __init__(self, scores: Callable[[Any], dict[str, Any]]):
+    """Takes the function from the sums to the scores."""
+    self._scores, self._total = scores, None
 
   def add(self, outputs: Mapping[str, np.ndarray]) -> None:
     """Adds the sums over a batch, in float64."""
@@ -39,10 +38,9 @@ class Sums:
       sums = jax.tree.map(np.add, self._total, sums)
     self._total = sums
 
-  def scores(self, num_classes: int) -> dict[str, Any]:
-    """Returns the scores; the sums have the number of classes."""
-    del num_classes
-    return self._task.scores(self._total)
+  def scores(self) -> dict[str, Any]:
+    """Returns the scores of all batches."""
+    return self._scores(self._total)
 
 
 def _sums_of_logits(task, apply, image, batch):
@@ -70,28 +68,34 @@ class Task(NamedTuple):
   Attributes:
     outputs: `(apply, image, batch) -> outputs`, on the devices; `apply` is the
       model's, bound to everything but the image.
-    collector: `(records) -> Collector`.
+    collector: `(records, number of classes) -> Collector`.
     table: `(report, class names) -> text`.
+    broken: What `not_finite` counts, for messages.
   """
 
   outputs: Callable[..., dict[str, jax.Array]]
-  collector: Callable[[Any], Collector]
+  collector: Callable[[Any, int], Collector]
   table: Callable[[Mapping[str, Any], Sequence[str]], str]
+  broken: str
 
 
-def _with_sums(module):
+def _with_sums(module, broken):
   return Task(
       functools.partial(_sums_of_logits, module),
-      functools.partial(Sums, module),
+      lambda records, num_classes: Sums(module.scores),
       module.table,
+      broken,
   )
 
 
 TASKS = {
-    'classification': _with_sums(classification),
-    'segmentation': _with_sums(segmentation),
+    'classification': _with_sums(classification, 'the logits of {:,} images'),
+    'segmentation': _with_sums(segmentation, 'the logits of {:,} pixels'),
     'detection': Task(
-        detection.batch_outputs, detection.Collector, detection.table
+        detection.batch_outputs,
+        detection.Collector,
+        detection.table,
+        'boxes or scores of {:,} images',
     ),
 }
 EvalStep = Callable[
@@ -156,23 +160,19 @@ def evaluate(
       {name: eval_step(variables, batch) for name, variables in weights.items()}
       for batch in batches
   )
-  collectors = {name: TASKS[task].collector(records) for name in weights}
+  collectors = {
+      name: TASKS[task].collector(records, num_classes) for name in weights
+  }
   for outputs in fetched(results):
     for name, collector in collectors.items():
       collector.add(outputs[name])
-  return {
-      name: collector.scores(num_classes)
-      for name, collector in collectors.items()
-  }
+  return {name: collector.scores() for name, collector in collectors.items()}
 
 
-def not_finite(scores: Mapping[str, Any]) -> str:
-  """Returns what is wrong if logits are not finite, or ''."""
-  count = scores.get('not_finite', 0)
-  if 'ap' in scores:
-    return f'boxes of {count:,} images are not finite' if count else ''
-  what = 'images' if 'count' in scores else 'pixels'
-  return f'the logits of {count:,} {what} are not finite' if count else ''
+def not_finite(scores: Mapping[str, Any], task: str) -> str:
+  """Returns what is wrong if what a model returned is not finite, or ''."""
+  count = scores.get('not_finite')
+  return f'{TASKS[task].broken.format(count)} are not finite' if count else ''
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:

@@ -84,17 +84,17 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
         'no pixel of the evaluated images has a class: choose another split'
     )
   union = labelled + confusion.sum(0) - right
-  with np.errstate(invalid='ignore'):
-    iou, accuracy = right / union, right / labelled
+  # Where a class has no pixels, they are masked, and None as a list.
+  iou, accuracy = np.ma.divide(right, union), np.ma.divide(right, labelled)
   not_finite = int(np.sum(sums['not_finite']))
   return {
       'images': int(sums['images']),
       **({'not_finite': not_finite} if not_finite else {}),
-      'mean_iou': float(np.nanmean(iou)),
+      'mean_iou': float(iou.mean()),
       'pixel_accuracy': float(right.sum() / labelled.sum()),
       'loss': float(sums['loss'] / labelled.sum()),
-      'class_iou': _plain(iou),
-      'class_accuracy': _plain(accuracy),
+      'class_iou': iou.tolist(),
+      'class_accuracy': accuracy.tolist(),
       'confusion': confusion.astype(int).tolist(),
   }
 
@@ -126,7 +126,3 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
         'others have no pixels.'
     )
   return '\n'.join(lines)
-
-
-def _plain(shares):
-  return [None if np.isnan(share) else float(share) for share in shares]

@@ -237,12 +237,8 @@ def _by_group(axes, values, color, label, width):
 def _mean(passes):
   """Returns the mean over passes and heads for each group."""
   rows = np.concatenate([*passes.values()]).astype(float)  # None is NaN.
-  known = ~np.isnan(rows)  # A pass may have but one key, and no entropy.
-  counts, totals = known.sum(0), np.where(known, rows, 0).sum(0)
-  return [
-      total / count if count else None
-      for total, count in zip(totals.tolist(), counts.tolist(), strict=True)
-  ]
+  # A pass may have but one key, and no entropy.
+  return np.ma.masked_invalid(rows).mean(0).tolist()
 
 
 def _ends(values):

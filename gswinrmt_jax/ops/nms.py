@@ -76,6 +76,7 @@ def select(
   Args:
     boxes: Boxes of each class, or `[n, 1, 4]` if all classes share them.
     scores: Probability of each class; one of at most `least_score` is dropped.
+      One that is NaN is a detection, so that damage is seen.
     least_score: See above; at least 0.
     threshold: IoU above which a box is suppressed.
     limit: Number of detections.
@@ -92,6 +93,6 @@ def select(
     found = jnp.where(score > 0, box, 0), score, label.astype(jnp.int32)
     return scores.at[:, label].set(remaining), found
 
-  scores = jnp.where(scores > least_score, scores, 0)
+  scores = jnp.where(scores <= least_score, 0, scores)
   _, found = lax.scan(take, scores, length=limit)
   return Detections(*found)

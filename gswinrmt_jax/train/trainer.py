@@ -178,7 +178,7 @@ def evaluation(
         num_classes=len(data.info.class_names),
     )
     for which in scores:
-      if said := evaluator.not_finite(scores[which]):
+      if said := evaluator.not_finite(scores[which], task):
         terminal.say(f'{said} with the {which} weights; they count as wrong')
     return raw_and_ema.merged(scores)
 

@@ -321,3 +321,11 @@ def test_focal_and_smooth_l1(path):
   value, grad = jax.jit(jax.value_and_grad(loss))(_wide('focal/logits'))
   reference.compare(value, want['focal/loss'])
   reference.compare(grad, want['focal/grad'], within=1e-8)
+
+
+def test_scores_that_are_nan_stay_so():
+  """As detections: without them, an image would seem to be empty."""
+  boxes = jnp.array([[[0.0, 0.0, 4.0, 4.0]], [[9.0, 9.0, 12.0, 12.0]]])
+  scores = jnp.array([[0.75], [jnp.nan]])
+  found = _select(boxes, scores, least_score=0.05, threshold=0.5, limit=2)
+  np.testing.assert_array_equal(found.scores, [np.nan, 0.75])

@@ -633,6 +633,9 @@ def test_yolo_has_shares_of_the_image(root, capsys):
   (root / 'data.yaml').write_text('nc: 3\nnames: [ring, key]\n')
   with pytest.raises(UserError, match='has 2 names, but nc is 3: correct'):
     _prepare(root, '--boxes', boxes)
+  (root / 'data.yaml').write_text('names: ring\n')
+  with pytest.raises(UserError, match='has no list of names'):
+    _prepare(root, '--boxes', boxes)
   (root / 'data.yaml').write_text('names: [ring, ""]\n')
   with pytest.raises(UserError, match='class 1 has an empty name'):
     _prepare(root, '--boxes', boxes)

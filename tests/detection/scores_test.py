@@ -59,10 +59,10 @@ def test_collecting_every_image_once_in_any_order():
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
   results = []
   for order in (range(7), [3, 1, 6, 0, 2, 5, 4]):
-    collector = evaluator.TASKS['detection'].collector(records)
+    collector = evaluator.TASKS['detection'].collector(records, 2)
     for outputs in _perfect(records, order, masks=True):
       collector.add(outputs)
-    results.append((collector.results(), collector.scores(2)))
+    results.append((collector.results(), collector.scores()))
   assert results[0] == results[1]
   found, scores = results[0]
   assert scores['ap'] == scores['mask_ap'] == 1.0  # squares fill their boxes
@@ -75,48 +75,52 @@ def test_collecting_every_image_once_in_any_order():
 
 def test_more_detections_than_a_hundred_are_counted():
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records)
+  collector = detection.Collector(records, 2)
   for outputs in _perfect(records, [0], limit=300):
     collector.add(outputs)
-  assert collector.scores(2)['detections'] == 300
+  assert collector.scores()['detections'] == 300
 
 
-def test_boxes_that_are_not_finite_find_nothing_and_are_counted():
+@pytest.mark.parametrize(('what', 'count'), [('boxes', 6), ('scores', 7)])
+def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
+  """One image has no objects, and so no boxes that are used."""
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records)
+  collector = detection.Collector(records, 2)
   for outputs in _perfect(records, range(7)):
-    outputs['boxes'][0, 0, 2] = np.nan
+    outputs[what][0, 0, ...] = np.nan
     collector.add(outputs)
-  scores = collector.scores(2)
-  assert scores['not_finite'] == 6 and scores['ap'] < 1
-  assert evaluator.not_finite(scores) == 'boxes of 6 images are not finite'
+  scores = collector.scores()
+  assert scores['not_finite'] == count and scores['ap'] < 1
+  assert evaluator.not_finite(scores, 'detection') == (
+      f'boxes or scores of {count} images are not finite'
+  )
 
 
 def test_without_detections_and_without_objects():
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  assert detection.Collector(records).scores(2)['ap'] == 0
+  assert detection.Collector(records, 2).scores()['ap'] == 0
   empty = data_lib.Decoded(tiny_objects.scenes(0, [0, 0]))
   with pytest.raises(UserError, match='have no objects'):
-    detection.Collector(empty)
+    detection.Collector(empty, 2)
 
 
 def test_masks_are_scored_if_the_objects_have_them():
   scenes = tiny_objects.SPLITS['val']
   objects = [found._replace(masks=None) for found in scenes.objects]
   records = data_lib.Decoded(data_lib.Scenes(scenes.images, objects))
-  collector = detection.Collector(records)
+  collector = detection.Collector(records, 2)
   for outputs in _perfect(records, range(7), masks=True):
     collector.add(outputs)
-  scores = collector.scores(2)
+  scores = collector.scores()
   assert scores['ap'] == 1 and 'mask_ap' not in scores
 
 
 def test_the_table_has_every_class():
   records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records)
+  collector = detection.Collector(records, 3)
   for outputs in _perfect(records, range(7), masks=True):
     collector.add(outputs)
-  text = detection.table(collector.scores(3), ('dark', 'light', 'none'))
+  text = detection.table(collector.scores(), ('dark', 'light', 'none'))
   assert 'AP50' in text and 'AP, large' in text
   assert text.splitlines()[-1].split() == ['none', '-', '-']
 

@@ -115,7 +115,9 @@ def test_logits_that_are_not_finite_are_wrong_answers():
   assert report['class_accuracy'] == [0, 0, None]
   assert report['confusion'] == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
   assert np.isnan(report['loss']) and report['calibration_error'] < 1
-  assert 'images are not finite' in evaluator.not_finite(report)
+  assert 'images are not finite' in evaluator.not_finite(
+      report, 'classification'
+  )
 
 
 def test_pixels_whose_logits_are_not_finite_are_wrong():
@@ -129,7 +131,9 @@ def test_pixels_whose_logits_are_not_finite_are_wrong():
   assert report['not_finite'] == 1
   assert report['class_iou'] == report['class_accuracy'] == [0.5, 1.0]
   assert report['pixel_accuracy'] == 0.75
-  assert 'of 1 pixels are not finite' in evaluator.not_finite(report)
+  assert 'of 1 pixels are not finite' in evaluator.not_finite(
+      report, 'segmentation'
+  )
 
 
 def test_a_split_that_is_parted_gives_the_same_figures():

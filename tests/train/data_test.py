@@ -373,6 +373,16 @@ def test_data_without_a_test_split_train_and_evaluate_on_val(tmp_path):
   assert report['split'] == 'val' and report['count'] == 5
   assert report['accuracy'] == summary['last']['val_accuracy']
   assert list((tmp_path / 'run').glob('evaluation_val_*.json'))
+  # Other data may call it 'validation'.
+  parts['validation'] = parts.pop('val')
+  folder_data.write(tmp_path / 'other', parts)
+  report = evaluate_run.evaluate_run(
+      tmp_path / 'run',
+      step='latest',
+      data_dir=str(tmp_path / 'other'),
+      terminal=Terminal(said),
+  )
+  assert report['split'] == 'validation' and report['count'] == 5
 
 
 @pytest.mark.usefixtures('_tiny_model')

@@ -204,6 +204,8 @@ def _yaml_names(boxes):
     names, count = content['names'], content.get('nc')
     if isinstance(names, dict):
       names = [names[label] for label in range(len(names))]
+    elif not isinstance(names, list):
+      raise TypeError
     names = tuple(map(str, names))
   except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError) as error:
     raise UserError(f'{path} has no list of names') from error
