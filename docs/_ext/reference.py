@@ -1,12 +1,13 @@
 """Reference pages that are generated from the package.
 
 The directive `command-help` prints a command's own `--help`, `config-fields`
-lists a section of `recipes.FIELDS`, and `api-summary` lists functions or
-modules with a line each. `api/*.md` is written before each build, one page for
-each folder of the package.
+lists a section of `recipes.FIELDS`, `model-fields` those of `Architecture`, and
+`api-summary` functions or modules with a line each. `api/*.md` is written
+before each build, one page for each folder of the package.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import pathlib
@@ -20,6 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.models.architecture import Architecture
 
 # Commands have a page of their own.
 _LEFT_OUT = {'commands'}
@@ -69,8 +71,23 @@ class ConfigFields(SphinxDirective):
     ]
     if not rows:
       raise self.error(f'no fields in {section!r}')
-    lines = [f'| {" | ".join(row)} |' for row in [head, ['---'] * 5, *rows]]
-    return self.parse_text_to_nodes('\n'.join(lines))
+    return _table(self, head, rows)
+
+
+class ModelFields(SphinxDirective):
+  """```{model-fields}``` lists the fields of `Architecture`."""
+
+  def run(self):
+    """Returns a table: name, Retention's value, meaning."""
+    rows = [
+        [
+            f'`{field.name}`',
+            f'`{_short(field.default)}`',
+            field.metadata['help'].replace('|', '\\|'),
+        ]
+        for field in dataclasses.fields(Architecture)
+    ]
+    return _table(self, ['field', 'Retention', 'meaning'], rows)
 
 
 class ApiSummary(SphinxDirective):
@@ -99,6 +116,14 @@ class ApiSummary(SphinxDirective):
     ]
     head = ['| | |', '| --- | --- |']
     return self.parse_text_to_nodes('\n'.join([*head, *rows]))
+
+
+def _table(directive, head, rows):
+  """Returns a table, given the text of its cells."""
+  lines = [
+      f'| {" | ".join(row)} |' for row in [head, ['---'] * len(head), *rows]
+  ]
+  return directive.parse_text_to_nodes('\n'.join(lines))
 
 
 def _first_line(documented):
@@ -206,6 +231,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
   """Registers the directives and the API pages."""
   app.add_directive('command-help', CommandHelp)
   app.add_directive('config-fields', ConfigFields)
+  app.add_directive('model-fields', ModelFields)
   app.add_directive('api-summary', ApiSummary)
   app.connect('builder-inited', write_api_pages)
   app.connect('autodoc-process-signature', shorten_arrays)

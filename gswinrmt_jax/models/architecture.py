@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import fields
+import functools
 import math
 import textwrap
 
@@ -11,19 +12,27 @@ _LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
 _MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
 
 
-def _field(default, kind, text, *, choices=(), sign=None):
+def _field(kind, default, text, *, choices=(), sign=None):
   """Declares a component.
 
   Args:
+    kind: See below.
     default: Gated-SwinRMT-Retention's value.
-    kind: 'size', in which models of one design differ; 'design'; 'head', which
-      turns maps into an answer; or 'training', which changes no function.
     text: Its meaning.
     choices: Its values, if they are names; any value otherwise.
     sign: '> 0' or '>= 0', for each number; None for any.
   """
   about = {'kind': kind, 'help': text, 'choices': choices, 'sign': sign}
   return dataclasses.field(default=default, metadata=about)
+
+
+# What a component is: a size, in which models of one design differ; the design;
+# a part of the head, which turns maps into an answer; or a matter of training,
+# which changes no function.
+_size, _design, _head, _training = (
+    functools.partial(_field, kind)
+    for kind in ('size', 'design', 'head', 'training')
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,198 +46,149 @@ class Architecture:
   The metadata of each field has what `_field` describes.
   """
 
-  widths: tuple[int, ...] = _field(
-      (64, 128, 256, 512),
-      'size',
-      'Channels `C`.',
-      sign='> 0',
+  widths: tuple[int, ...] = _size(
+      (64, 128, 256, 512), 'Channels `C`.', sign='> 0'
   )
-  depths: tuple[int, ...] = _field(
-      (2, 2, 6, 2),
-      'size',
-      'Number of blocks.',
-      sign='> 0',
-  )
-  num_heads: tuple[int, ...] = _field(
+  depths: tuple[int, ...] = _size((2, 2, 6, 2), 'Number of blocks.', sign='> 0')
+  num_heads: tuple[int, ...] = _size(
       (2, 4, 8, 16),
-      'size',
       'Attention heads `N`, which must divide `C`; `C / N` must be even for '
       'rotary embedding.',
       sign='> 0',
   )
-  mlp_ratios: tuple[float, ...] = _field(
+  mlp_ratios: tuple[float, ...] = _size(
       (4.0, 4.0, 4.0, 4.0),
-      'size',
       'Hidden channels of the FFN, divided by `C`.',
       sign='> 0',
   )
-  stem: str = _field(
+  stem: str = _design(
       'conv',
-      'design',
       "'conv' is four 3x3 convolutions, 'patch' a linear map of each patch "
       "(DeiT), 'patch_norm' the same followed by LN (Swin).",
       choices=('conv', 'patch', 'patch_norm'),
   )
-  stem_strides: tuple[int, ...] = _field(
+  stem_strides: tuple[int, ...] = _design(
       (2, 1, 2, 1),
-      'design',
       "Strides (1 or 2) of the four convolutions of 'conv'; their product is "
       'the stride of the first stage. With (2, 1, 1, 1), an image of 32x32 '
       'pixels has a first map of 16x16.',
   )
-  patch_size: int = _field(
+  patch_size: int = _size(
       4,
-      'size',
       'Side of a patch in pixels, and stride of the first stage, of the '
       "stems 'patch' and 'patch_norm'.",
       sign='> 0',
   )
-  downsample: str = _field(
+  downsample: str = _design(
       'conv',
-      'design',
       "'conv' is a 3x3 convolution of stride 2 and BN, 'merge' is LN and a "
       'linear map of each 2x2 neighbourhood (Swin).',
       choices=('conv', 'merge'),
   )
-  head: str = _field(
+  head: str = _head(
       'norm',
-      'head',
       "'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU, "
       'average pool, Linear, as in the released RMT.',
       choices=('norm', 'proj'),
   )
-  projection: int = _field(
+  projection: int = _head(
       1024,
-      'head',
       "Output channels of the first Linear of the 'proj' head.",
       sign='> 0',
   )
-  dense_head: bool = _field(
+  dense_head: bool = _head(
       False,
-      'head',
-      'Adds a linear head at each position of the last map, for token '
-      'labels; half of its maximum over the map is added to the logits.',
+      "Adds a linear head at each position of the last map (before 'proj'), "
+      'for token labels; half of its maximum over the map is added to the '
+      'logits.',
   )
-  feature_norm: bool = _field(
+  feature_norm: bool = _head(
       False,
-      'head',
       'LayerNorm on each map of `features` but not on the input of the next '
       "stage, as in RMT's detection and segmentation backbones; only for "
       'models without a head.',
   )
-  drop_path_rate: float = _field(
+  drop_path_rate: float = _training(
       0.1,
-      'training',
       'Rate of stochastic depth at the last block; rates increase linearly '
       'from 0 at the first.',
   )
-  layer_scale: tuple[float, ...] = _field(
+  layer_scale: tuple[float, ...] = _size(
       (1e-2, 1e-2, 1e-2, 1e-2),
-      'size',
       'Initial LayerScale of both branches; 0 omits it.',
   )
-  position_conv: bool = _field(
-      True,
-      'design',
-      'Depthwise 3x3 position encoding (CPE) before attention.',
+  position_conv: bool = _design(
+      True, 'Depthwise 3x3 position encoding (CPE) before attention.'
   )
-  score_fn: str = _field(
+  score_fn: str = _design(
       'softmax',
-      'design',
       "Attention form: 'softmax' (eq. 3), 'sigmoid', divided by the window "
       "size (eq. 7), 'linear', scores times decay (RMT, eq. 3), or 'causal', "
       'the same without later tokens (RMT, eq. 2; all stages full).',
   )
-  scaled: bool = _field(
-      True,
-      'design',
-      'Whether scores are divided by `sqrt(d)`.',
-  )
-  rotary: str = _field(
+  scaled: bool = _design(True, 'Whether scores are divided by `sqrt(d)`.')
+  rotary: str = _design(
       'interleaved',
-      'design',
       "Rotary embedding: 'interleaved' by flattened position (eq. 4), "
       "'split_half' along the axis of each pass (section 3.3), or 'none'.",
       choices=('none', 'interleaved', 'split_half'),
   )
-  alibi: str = _field(
+  alibi: str = _design(
       'none',
-      'design',
       "ALiBi bias: `slope * (i - j)` ('signed'), `slope * |i - j|` "
       "('absolute'), or 'none'.",
       choices=('none', 'signed', 'absolute'),
   )
-  decay: str = _field(
+  decay: str = _design(
       'learned',
-      'design',
       "`gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.",
       choices=('none', 'fixed', 'learned'),
   )
-  decay_ranges: tuple[float, ...] = _field(
+  decay_ranges: tuple[float, ...] = _size(
       (4.0, 4.0, 6.0, 6.0),
-      'size',
       'Range `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8).',
       sign='>= 0',
   )
-  lce: str = _field(
+  lce: str = _design(
       'pointwise',
-      'design',
       "Local context enhancement of V: 'depthwise' is a 5x5 convolution, "
       "'pointwise' adds a 1x1 convolution after it (eq. 6), 'none' omits "
       'both.',
       choices=('none', 'depthwise', 'pointwise'),
   )
-  head_norm: bool = _field(
-      False,
-      'design',
-      'Normalises the attention output of each head (RetNet).',
+  head_norm: bool = _design(
+      False, 'Normalises the attention output of each head (RetNet).'
   )
-  gate: bool = _field(
-      True,
-      'design',
-      'Gates the attention output before the output projection (eq. 5).',
+  gate: bool = _design(
+      True, 'Gates the attention output before the output projection (eq. 5).'
   )
-  gate_fn: str = _field(
+  gate_fn: str = _design(
       'sigmoid',
-      'design',
       "Activation of the gate `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).",
       choices=('sigmoid', 'swish'),
   )
-  swiglu: bool = _field(
-      False,
-      'design',
-      'Gates the values: `V = v1 * SiLU(v2)` (eq. 8).',
+  swiglu: bool = _design(
+      False, 'Gates the values: `V = v1 * SiLU(v2)` (eq. 8).'
   )
-  window_size: int = _field(
+  window_size: int = _design(
       14,
-      'design',
-      'Nominal window `M` in tokens; 0 attends over the whole map.',
+      'Nominal window `M` in tokens; 0 attends along whole rows and columns.',
       sign='>= 0',
   )
-  shift: bool = _field(
-      True,
-      'design',
-      'Whether odd blocks of a stage shift their windows by `M // 2`.',
+  shift: bool = _design(
+      True, 'Whether odd blocks of a stage shift their windows by `M // 2`.'
   )
-  full_stages: tuple[int, ...] = _field(
+  full_stages: tuple[int, ...] = _size(
       (),
-      'size',
       'Stages (counted from 1) that attend over all pairs of tokens at once '
       "instead of along rows, then columns (no windows; not 'sigmoid').",
   )
-  ffn_conv: bool = _field(
-      True,
-      'design',
-      'Whether the FFN has a depthwise convolution.',
+  ffn_conv: bool = _design(True, 'Whether the FFN has a depthwise convolution.')
+  ffn_norm: bool = _size(
+      True, 'LayerNorm inside the FFN, after its depthwise convolution.'
   )
-  ffn_norm: bool = _field(
-      True,
-      'size',
-      'LayerNorm inside the FFN, after its depthwise convolution.',
-  )
-  linear_start: str = _field(
+  linear_start: str = _training(
       'normal',
-      'training',
       "Initialisation of linear layers: 'normal' draws from N(0, 0.02^2) "
       "with zero bias, as in RMT; 'uniform' draws within `+-1 / "
       "sqrt(fan_in)`, PyTorch's default.",

@@ -146,7 +146,7 @@ class Backbone(nn.Module):
       setattr(self, f'down{index}', down)
     if arch.feature_norm:
       for stage in range(arch.stages):
-        norm_layer = layers.LayerNorm(epsilon=1e-5)
+        norm_layer = layers.LayerNorm(epsilon=1e-5)  # as released
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
@@ -186,8 +186,7 @@ class Backbone(nn.Module):
 
     Raises:
       ValueError: If a side is smaller than the stride of the last stage, there
-        are not 3 channels, `x` is not floating point, or `extents` has a wrong
-        shape.
+        are not 3 channels, `x` is not floating point, or `extents` are wrong.
     """
     last = self._last_map(x, train, extents)
     extents = padding.strided(extents, self.arch.stride)
@@ -260,7 +259,7 @@ class Backbone(nn.Module):
       x = jax.nn.silu(self.proj_norm(self.proj(x), extents, train=train))
     elif self.num_classes:
       x = self.norm(x)
-    return padding.mean(wide(x), extents)
+    return padding.mean(wide(x), extents, (1, 2))
 
   def _last_map(self, x, train, extents):
     *_, last = self.features(x, train=train, extents=extents).values()

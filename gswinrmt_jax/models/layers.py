@@ -80,17 +80,20 @@ class Dense(nn.Module):
 
 
 class Conv(nn.Module):
-  """1x1 convolution, or 3x3 with zero padding of 1.
+  """3x3 convolution with zero padding of 1, or one of patches.
+
+  Patches tile the map, zero-padded on the right and at the bottom: the stride
+  is the side of the kernel. So a 1x1 convolution is one of patches, too.
 
   Attributes:
     features: Output channels.
-    side: Side of the kernel, 1 or 3.
+    side: Side of the kernel.
     dtype: Computation dtype.
     kernel_init: Initialiser of the kernel; None draws kernel and bias within
       `+-1 / sqrt(fan_in)`, PyTorch's default.
     use_bias: Whether there is a bias.
     bias_init: Initialiser of the bias.
-    stride: Stride of the 3x3 convolution, 1 or 2.
+    stride: Stride: the side, or 1 or 2 for 3x3.
   """
 
   features: int
@@ -114,20 +117,21 @@ class Conv(nn.Module):
     if kernel_init is None:
       kernel_init = bias_init = uniform_fan_in(math.prod(shape[:-1]))
     kernel = self.param('kernel', kernel_init, shape)
-    x = x.astype(self.dtype)
-    if self.side == 1:
-      y = ops.dense(x, kernel[0, 0])
+    x = padding.fill(x.astype(self.dtype), extents)
+    if self.stride == self.side:
+      patches = cut_patches(x, self.side)
+      patches = patches.reshape(*patches.shape[:3], -1)
+      y = ops.dense(patches, kernel.reshape(-1, self.features))
     else:
-      y = self.convolve(padding.fill(x, extents), kernel)
+      y = self.convolve(x, kernel, stride=self.stride)
     if not self.use_bias:
       return y
     bias = self.param('bias', bias_init, shape[-1:])
     return ops.add_bias(y, bias)
 
-  def convolve(self, x, kernel, *, plain=False):
-    """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
-    compute = ops.plain_conv if plain else ops.conv3x3
-    return compute(x, kernel, stride=self.stride)
+  def convolve(self, x, kernel, *, stride):
+    """Returns the convolution, which `plain_convolutions` replaces."""
+    return ops.conv3x3(x, kernel, stride=stride)
 
 
 class DepthwiseConv(nn.Module):
@@ -146,17 +150,18 @@ class DepthwiseConv(nn.Module):
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
-    if extents is not None:
-      x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
     bias = self.param('bias', init, x.shape[-1:])
-    return ops.add_bias(self.convolve(x.astype(self.dtype), kernel), bias)
+    x = x.astype(self.dtype)
+    if extents is not None:
+      x = padding.fill(x, extents)
+    return ops.add_bias(self.convolve(x, kernel), bias)
 
-  def convolve(self, x, kernel, *, plain=False):
-    """Returns `ops.depthwise_conv`, for `plain_convolutions` to intercept."""
-    return (ops.plain_conv if plain else ops.depthwise_conv)(x, kernel)
+  def convolve(self, x, kernel):
+    """Returns the convolution, which `plain_convolutions` replaces."""
+    return ops.depthwise_conv(x, kernel)
 
 
 def plain_convolutions(next_function, args, kwargs, context):
@@ -168,8 +173,8 @@ def plain_convolutions(next_function, args, kwargs, context):
   The program then has no form that is for CPUs only, as a runtime other than
   JAX needs it.
   """
-  plain = {'plain': True} if context.method_name == 'convolve' else {}
-  return next_function(*args, **kwargs, **plain)
+  is_convolution = context.method_name == 'convolve'
+  return (ops.plain_conv if is_convolution else next_function)(*args, **kwargs)
 
 
 class LayerNorm(nn.Module):

@@ -78,24 +78,9 @@ class PatchEmbedding(nn.Module):
   ) -> Float[Array, 'b H W c']:
     """Embeds the image, zero-padded on the right and at the bottom."""
     del train  # There is no BN.
-    x = padding.fill(x, extents)
-    x = _PatchConv(self.features, self.patch_size, self.dtype, name='conv')(x)
+    side = self.patch_size
+    conv = layers.Conv(
+        self.features, side, self.dtype, stride=side, name='conv'
+    )
+    x = conv(x, extents)
     return layers.LayerNorm(name='norm')(x) if self.use_norm else x
-
-
-class _PatchConv(nn.Module):
-  """The convolution of an RGB image, as a matmul of its patches."""
-
-  features: int
-  side: int
-  dtype: Dtype
-
-  @nn.compact
-  def __call__(self, x):
-    init = layers.uniform_fan_in(3 * self.side**2)
-    shape = (self.side, self.side, 3, self.features)
-    kernel = self.param('kernel', init, shape)
-    bias = self.param('bias', init, shape[-1:])
-    patches = layers.cut_patches(x.astype(self.dtype), self.side)
-    patches = patches.reshape(*patches.shape[:3], -1)
-    return ops.dense(patches, kernel.reshape(-1, self.features), bias)

@@ -40,8 +40,8 @@ _BLOCK_TOKENS, _LEAST_BLOCKS = 14, 4
 #   scores: Scores `[... n i j]`, scaled and with ALiBi.
 #   decay: `distance log(gamma)`, to broadcast with scores; None for no decay.
 #   mask: Pairs that may attend, likewise; None for all.
-#   size: Effective window in tokens; if images have their own, an array that
-#     broadcasts with scores.
+#   size: Effective window in tokens, of all pairs the number of tokens; if
+#     images have their own, an array that broadcasts with scores.
 Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 # Distances `[... t, T]` of all pairs, `distance(height, width, extents)`.
 Distance = Callable[[int, int, padding.Extents], Array]

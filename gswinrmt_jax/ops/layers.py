@@ -122,12 +122,7 @@ def batch_statistics(
 
   They take two passes, over the positions within `extents` (`ops.padding`).
   """
-
-  def average(x):
-    if extents is None:
-      return x.mean((0, 1, 2))
-    total = padding.fill(x, extents).sum((0, 1, 2))
-    return total / padding.count(x, extents)
+  average = functools.partial(padding.mean, extents=extents, axes=(0, 1, 2))
 
   @jax.checkpoint
   def variance(x, mean):

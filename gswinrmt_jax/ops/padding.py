@@ -69,11 +69,18 @@ def fill(
   return jnp.where(valid(extents, *x.shape[1:3])[..., None], x, value)
 
 
-def mean(x: Float[Array, 'b h w c'], extents: Extents) -> Float[Array, 'b c']:
-  """Returns the mean of each map over its valid positions."""
+def mean(
+    x: Float[Array, 'b h w c'], extents: Extents, axes: tuple[int, ...]
+) -> Float[Array, '*b c']:
+  """Returns the mean over valid positions.
+
+  Over the axes (1, 2), it is that of each map; over (0, 1, 2), of the batch.
+  """
   if extents is None:
-    return x.mean((1, 2))
-  return fill(x, extents).sum((1, 2)) / extents.prod(1)[:, None]
+    return x.mean(axes)
+  area = extents.prod(1)
+  number = area.sum() if 0 in axes else area[:, None]
+  return fill(x, extents).sum(axes) / number
 
 
 def count(x: Float[Array, 'b h w c'], extents: Extents) -> int | Array:

@@ -76,9 +76,9 @@ def _rotate(x, frequencies, axis, stride, widths):
   sin = jnp.asarray(np.sin(angle), wide_dtype(x.dtype))
   if widths is not None:
     cos, sin = cos[place], sin[place]
-  pairs, one = ((-1, 2), (-1, 1)) if axis == -1 else ((2, -1), (1, -1))
-  shape = *place.shape, 1, *one
-  cos, sin = cos.reshape(shape), sin.reshape(shape)
+  # One angle for all heads, and for both channels of a pair.
+  cos, sin = jnp.expand_dims(cos, (-3, axis)), jnp.expand_dims(sin, (-3, axis))
+  pairs = (-1, 2) if axis == -1 else (2, -1)
   first, second = jnp.split(wide(x).reshape(*x.shape[:-1], *pairs), 2, axis)
   turned = jnp.concatenate(
       [first * cos - second * sin, second * cos + first * sin], axis
@@ -132,10 +132,10 @@ def reading_distance(
   `t = row W + column` counts valid tokens only. Negative distances, whose decay
   would overflow, are 0.
   """
-  row, column = np.divmod(np.arange(height * width), width)
-  widths = width if extents is None else extents[:, 1:]
-  place = jnp.asarray(row * widths if extents is None else row[None] * widths)
-  place += column if extents is None else column[None]
+  place = jnp.arange(height * width)
+  if extents is not None:  # `W` is the width of each image.
+    row, column = np.divmod(np.arange(height * width), width)
+    place = row[None] * extents[:, 1:] + column[None]
   return (place[..., :, None] - place[..., None, :]).clip(0)
 
 

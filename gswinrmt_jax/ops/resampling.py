@@ -84,7 +84,7 @@ def adaptive_average_pool(
 
 # Entries of the matrices, in row i of m and column j of n, that resample n rows
 # to m. They are computed in whole numbers, hence exactly, up to the final
-# division. Columns of padding, j >= n, are 0.
+# division. In valid rows, columns of padding, j >= n, are 0.
 
 
 def _nearest(i, m, j, n):

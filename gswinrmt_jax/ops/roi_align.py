@@ -107,7 +107,7 @@ def level_of(boxes: Float[Array, '*b 4'], levels: int) -> Int[Array, '*b']:
 def roi_align(
     maps: Sequence[Float[Array, 'b _ _ c']],
     boxes: Float[Array, 'b r 4'],
-    extents: Sequence[padding.Extents],
+    extents: padding.Extents,
     *,
     strides: Sequence[int],
     bins: int,
@@ -121,24 +121,18 @@ def roi_align(
   Args:
     maps: The levels, from fine to coarse.
     boxes: Boxes of each image, in pixels.
-    extents: Valid rows and columns of each level.
+    extents: Valid rows and columns of the images, in pixels; None for all.
     strides: Stride of each level.
     bins: Bins along each axis.
   """
   batch, count = boxes.shape[:2]
   dtype = wide_dtype(maps[0].dtype)
   levels = level_of(boxes, len(maps))
-  limits = jnp.stack(
-      [
-          jnp.broadcast_to(jnp.array([x.shape[1:3]]), (batch, 2))
-          if valid is None
-          else valid
-          for x, valid in zip(maps, extents, strict=True)
-      ],
-      1,
-  )
-  limits = jnp.take_along_axis(limits, levels[..., None], 1)
-  cells = boxes.astype(dtype) / jnp.asarray(strides, dtype)[levels][..., None]
+  stride = jnp.array(strides)[levels][..., None]
+  if extents is None:  # All of the finest map, and so of the others.
+    extents = strides[0] * jnp.array([maps[0].shape[1:3]])
+  limits = -(-extents[:, None] // stride)
+  cells = boxes.astype(dtype) / stride.astype(dtype)
   matrices = _matrices(
       cells.reshape(-1, 4),
       limits.reshape(-1, 2),

@@ -21,7 +21,7 @@ def _float64():
 def _pool(x, boxes, extents=None, *, bins, stride=1):
   """Pools all boxes from each image of a single level."""
   boxes = jnp.stack([boxes] * len(x))
-  return roi_align.roi_align([x], boxes, [extents], strides=[stride], bins=bins)
+  return roi_align.roi_align([x], boxes, extents, strides=[stride], bins=bins)
 
 
 def _pool_rois(x, rois, bins):
@@ -70,7 +70,7 @@ def test_each_box_is_pooled_from_its_level():
   levels = np.asarray(roi_align.level_of(jnp.asarray(boxes), 4))
   assert set(levels.ravel().tolist()) == {0, 1, 2}
   pool = functools.partial(roi_align.roi_align, bins=3, strides=strides)
-  got = np.asarray(jax.jit(pool)(maps, boxes, [None] * 4))
+  got = np.asarray(jax.jit(pool)(maps, boxes, None))
   for level in range(3):
     want = np.asarray(
         _pool(maps[level][1:], boxes[1], bins=3, stride=strides[level])

@@ -251,7 +251,7 @@ class RCNN(DetectionHead):
       rois = jax.vmap(draw)(truth, boxes, valid, self._keys(len(boxes)))
       pooled = self.pool(levels, rois.boxes, extents, BOX_BINS)
       logits, deltas = self.box_heads[index](pooled, rois.valid, train=train)
-      first = rois.boxes[:, : max(self.roi_samples // 4, 1)]
+      first = rois.boxes[:, : self._most_positive]
       pooled = self.pool(levels, first, extents, _MASK_BINS)
       masks = self.mask_heads[index](pooled)
       found.append(StageOutputs(rois, logits, deltas, masks))
@@ -260,6 +260,11 @@ class RCNN(DetectionHead):
       boxes = _refine(stage, rois.boxes, labels, deltas, sizes)
       valid = rois.valid & ~rois.is_truth
     return tuple(found)
+
+  @property
+  def _most_positive(self):
+    """Most boxes of a stage that have an object; they come first."""
+    return max(self.roi_samples // 4, 1)
 
   def _draw(self, truth, boxes, valid, key, rule):
     """Returns the boxes of one image to train on, objects included.
@@ -277,7 +282,7 @@ class RCNN(DetectionHead):
         assigned,
         key,
         count=self.roi_samples,
-        positives=max(self.roi_samples // 4, 1),
+        positives=self._most_positive,
     )
     assigned = jnp.where(used, assigned[index], assignment.IGNORED)
     labels = truth.labels[(assigned - 1).clip(0)]
@@ -328,12 +333,13 @@ class RCNN(DetectionHead):
       boxes: Float[Array, 'b r 4'],
   ) -> list[tuple[Array, Array, Array]]:
     """Returns logits, deltas and mask logits of each stage for given boxes."""
-    bins, found = (BOX_BINS, _MASK_BINS), []
-    pooled, wide = (self.pool(levels, boxes, None, count) for count in bins)
+    pooled = self.pool(levels, boxes, None, BOX_BINS)
+    for_masks = self.pool(levels, boxes, None, _MASK_BINS)
     valid = jnp.ones(boxes.shape[:2], bool)
-    for head, mask in zip(self.box_heads, self.mask_heads, strict=True):
-      found.append((*head(pooled, valid, train=False), mask(wide)))
-    return found
+    return [
+        (*box(pooled, valid, train=False), mask(for_masks))
+        for box, mask in zip(self.box_heads, self.mask_heads, strict=True)
+    ]
 
   def pool(
       self,
@@ -343,9 +349,8 @@ class RCNN(DetectionHead):
       bins: int,
   ) -> Float[Array, 'b r {bins} {bins} c']:
     """Pools boxes from the levels of their sizes."""
-    valid = [padding.strided(extents, stride) for stride in self.strides]
     return roi_align.roi_align(
-        levels, boxes, valid, strides=self.strides, bins=bins
+        levels, boxes, extents, strides=self.strides, bins=bins
     )
 
   def _keys(self, count):
