@@ -174,19 +174,23 @@ def _classify(args, images, weights, terminal):
   return len(rows)
 
 
+def _drawn(args, found, folder, terminal):
+  """Yields predictions, once printed and with their pictures written."""
+  for one, path in _with_paths(folder, found):
+    if not args.json:
+      _print(one)
+    written = ' and '.join(map(str, one.write(path)))
+    terminal.say(f'{one.image}: {written}')
+    yield one
+
+
 def _segment(args, images, weights, terminal):
   """Predicts the classes of pixels; returns the number of images."""
   folder = _folder(args, 'segmenter', 'images')
   files.check_can_write(folder / 'image.png')
   loaded = _load(args, weights, terminal)
-  rows = []
   found = _predict_each(loaded, images, terminal)
-  for one, path in _with_paths(folder, found):
-    rows.append(one.to_dict())
-    if not args.json:
-      _print(one)
-    one.write(path)
-    terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
+  rows = [one.to_dict() for one in _drawn(args, found, folder, terminal)]
   if args.json:
     _print_json(rows)
   return len(rows)
@@ -203,16 +207,9 @@ def _detect(args, images, weights, terminal):
   files.check_can_write(folder / _OBJECTS)
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
-
-  def shown():
-    found = _predict_each(loaded, images, terminal, least)
-    for one, path in _with_paths(folder, found):
-      if not args.json:
-        _print(one)
-      terminal.say(f'{one.image}: {one.write(path)}')
-      yield one
-
-  contents = detections.to_coco(shown(), loaded.class_names)
+  found = _predict_each(loaded, images, terminal, least)
+  drawn = _drawn(args, found, folder, terminal)
+  contents = detections.to_coco(drawn, loaded.class_names)
   count = len(contents['images'])
   if not count:
     raise RunError('no image could be read')

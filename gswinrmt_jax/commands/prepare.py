@@ -32,6 +32,7 @@ docs/data.md describes the layouts of DIR and what is checked.
 
 import argparse
 import copy
+import functools
 import pathlib
 import shlex
 
@@ -149,6 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   for name in ('val', 'test'):
     add(
         f'--{name}',
+        type=functools.partial(_share_or_file, name),
         metavar='SHARE',
         help=f'share of all images for {name}; default 0.1; with detection, '
         'also the JSON file of '
@@ -250,6 +252,7 @@ def _prepare_images(args):
 
 
 def _find(args):
+  from gswinrmt_jax.data import collection
   from gswinrmt_jax.data.prepare import imagenet, label_images, object_files
 
   root = _folder('--images', args.images)
@@ -257,55 +260,40 @@ def _find(args):
     return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
     return imagenet.find_mini(root, classes=args.classes, seed=args.seed)
+  shares = {'val': args.val, 'test': args.test}
+  lists = {k: v for k, v in shares.items() if isinstance(v, pathlib.Path)}
   if args.dataset == 'detection':
-    given = {
-        split: _file_or_share(split, vars(args)[split])
-        for split in ('val', 'test')
-    }
-    lists = {split: path for split, (path, _) in given.items()}
     found = object_files.find(root, args.boxes, classes=args.classes, **lists)
-    if any(lists.values()):
-      unread = [f'--{split}' for split, (_, share) in given.items() if share]
-      unread += ['--seed'] * (args.seed is not None)
-      if unread:
-        raise UserError(f'{unread[0]} has no effect: the splits are given')
+    if lists:
+      for name, value in {**shares, 'seed': args.seed}.items():
+        if value is not None and name not in lists:
+          raise UserError(f'--{name} has no effect: the splits are given')
       return found
-    return _divided(found, args)
-  found = label_images.find(
-      root,
-      _folder('--labels', args.labels),
-      classes=args.classes,
-      void=args.void,
-      zero_is_void=bool(args.zero_is_void),
-  )
-  return _divided(found, args)
-
-
-def _divided(found, args):
-  from gswinrmt_jax.data import collection
-
-  shares = {}
-  for split in ('val', 'test'):
-    path, shares[split] = _file_or_share(split, vars(args)[split])
-    if path:
+  else:
+    for split, path in lists.items():
       raise UserError(
           f'--{split} {path}: lists are for detection; give a share, or divide '
           'images and labels into train/, val/ and test/'
       )
+    found = label_images.find(
+        root,
+        _folder('--labels', args.labels),
+        classes=args.classes,
+        void=args.void,
+        zero_is_void=bool(args.zero_is_void),
+    )
   return collection.divide(found, shares, args.seed)
 
 
-def _file_or_share(split, text):
-  """Returns the path or the number that --val or --test is, and None."""
-  if text is None:
-    return None, None
+def _share_or_file(split, text):
+  """Returns what --val or --test is: a share, or the path of a file."""
   try:
-    return None, float(text)
+    return float(text)
   except ValueError:
-    pass
-  if not _path(text).is_file():
+    path = _path(text)
+  if not path.is_file():
     raise UserError(f'--{split} {text}: is neither a number nor a file')
-  return _path(text), None
+  return path
 
 
 def _folder(option, text):

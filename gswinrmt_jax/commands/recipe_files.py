@@ -114,33 +114,29 @@ def _override(config, overrides):
   from ml_collections import config_flags
 
   # Of a repeated field the last counts. ml_collections would join two tuples.
-  overrides = {one.partition('=')[0]: one for one in overrides}.values()
-  kinds = {override: _kind(config, override) for override in overrides}
+  given = {one.partition('=')[0]: one for one in overrides}
+  kinds = {name: _kind(config, name) for name in given}
   # Separate flags, so that those of other libraries are not accepted or listed.
   values = flags.FlagValues()
-  argv = ['train', *overrides]
+  argv = ['train', *given.values()]
   try:
     config_flags.DEFINE_config_dict(
         'config', config, flag_values=values, lock_config=True, sys_argv=argv
     )
     values(argv)
   except (flags.Error, TypeError, ValueError) as error:
-    # One name may begin another: the longest that the message has is meant.
-    for override, kind in sorted(kinds.items(), key=_name_length, reverse=True):
-      if override.partition('=')[0] in str(error):
-        said = override if len(override) < 99 else f'{override[:99]} ...'
-        raise UserError(f'{said}: must be {_KINDS[kind]}') from error
-    raise UserError(_one_line(error)) from error
+    named = [name for name in given if name in str(error)]
+    if not named:
+      raise UserError(_one_line(error)) from error
+    name = max(named, key=len)  # One name may begin another.
+    said = given[name] if len(given[name]) < 99 else f'{given[name][:99]} ...'
+    raise UserError(f'{said}: must be {_KINDS[kinds[name]]}') from error
   return values.config
 
 
-def _name_length(item):
-  return len(item[0].partition('=')[0])
-
-
-def _kind(config, override):
+def _kind(config, name):
   """Returns the type of an override's field; refuses groups, unknown names."""
-  path = override.partition('=')[0].partition('.')[2]
+  path = name.partition('.')[2]
   here = config
   for name in path.split('.'):
     if not isinstance(here, ml_collections.ConfigDict) or name not in here:

@@ -64,32 +64,37 @@ def main(
       _print_help(program, spec, overrides)
       if 'help' not in options:
         raise UserError('--config is missing')
-      return 0
-    recipe, config, lines = recipe_files.adapted(spec, overrides)
-    if not config.data.name:
-      raise UserError('--config.data.name is missing: name a folder of images')
-    recipes.check(config)
-    if config.init_from:
-      config.init_from = arguments.weights(config.init_from)
-    for name in ('data.dir', 'data.label_maps'):
-      if config[name]:
-        config.update_from_flattened_dict({name: arguments.path(config[name])})
-    folder = _workdir(options.get('workdir'), spec, recipe, config)
-    if not (folder / 'config.json').exists():  # A run is resumed as it began.
-      recipes.check_used(config, recipe)
+    else:
+      config, folder, lines = _configured(spec, overrides, options)
 
-    # Imported here: the lines above need no JAX.
-    from gswinrmt_jax.distributed import processes
-    from gswinrmt_jax.train import train_loop
+      # Imported here: the lines above need no JAX.
+      from gswinrmt_jax.distributed import processes
+      from gswinrmt_jax.train import train_loop
 
-    processes.start(*(options.get(name, '') for name in _JOINING))
-    if notice := allocator.notice():
-      lines.insert(0, notice)
-    for line in lines:
-      processes.terminal().say(line)
-    summary = train_loop.train(config, folder)
-    processes.terminal().say(_next_steps(folder, summary, config))
+      processes.start(*(options.get(name, '') for name in _JOINING))
+      for line in lines:
+        processes.terminal().say(line)
+      summary = train_loop.train(config, folder)
+      processes.terminal().say(_next_steps(folder, summary, config))
   return outcome.status
+
+
+def _configured(spec, overrides, options):
+  """Returns the config of a run, its folder, and lines for the user."""
+  recipe, config, lines = recipe_files.adapted(spec, overrides)
+  if not config.data.name:
+    raise UserError('--config.data.name is missing: name a folder of images')
+  recipes.check(config)
+  if config.init_from:
+    config.init_from = arguments.weights(config.init_from)
+  for name in ('data.dir', 'data.label_maps'):
+    if config[name]:
+      config.update_from_flattened_dict({name: arguments.path(config[name])})
+  folder = _workdir(options.get('workdir'), spec, recipe, config)
+  if not (folder / 'config.json').exists():  # A run is resumed as it began.
+    recipes.check_used(config, recipe)
+  notice = allocator.notice()
+  return config, folder, [notice, *lines] if notice else lines
 
 
 def _workdir(chosen, spec, recipe, config):

@@ -165,13 +165,13 @@ class ObjectDetections:
         pixels[mask] = (mixed + 1) // 2
     return pixels
 
-  def write(self, path: pathlib.Path) -> pathlib.Path:
-    """Writes the picture to `PATH_objects.png`, and returns that path."""
+  def write(self, path: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the picture to `PATH_objects.png`; returns that path in a list."""
     path = path.with_name(f'{path.name}_objects.png')
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.replaced(path) as part:
       self.picture().save(part, 'PNG')
-    return path
+    return [path]
 
 
 def to_coco(

@@ -27,7 +27,6 @@ from jaxtyping import Array, Float, UInt8
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.deploy.loaded_model import PixelModel
 from gswinrmt_jax.errors import UserError
@@ -155,16 +154,15 @@ def _compare(name, what, found, expected, tolerance, whose):
   return f'{what} differ by {difference:.2g} from {whose}'
 
 
-def make_program(
-    weights: Weights,
-) -> Callable[[UInt8[Array, 'b h w 3'], Any], Any]:
-  """Returns the function that is exported, from pixels and variables to logits.
+def make_program(weights: Weights) -> Callable[[UInt8[Array, 'b h w 3']], Any]:
+  """Returns the function that is exported, from pixels to logits.
 
   It computes in float32 and normalises images as the card says. Logits are
   `[b k]` from a classifier, `[b h w k]` from a segmenter. A detector returns
   its detections by name instead, see above.
   """
-  return functools.partial(_program, _pixel_model(weights))
+  model = _pixel_model(weights)
+  return lambda pixels: _program(model, pixels, weights.variables)
 
 
 def _check_other_files(weights, folder, name):
@@ -238,24 +236,21 @@ def make_raw_outputs(
     weights: The weights of the detector.
     boxes: Boxes that such heads classify, in pixels.
   """
-  card, model = weights.card, weights.card.make_model(dtype='float32')
 
-  def outputs(model, image):
-    maps = [*model.backbone.features(image, train=False).values()]
-    if card.dense['head'] == 'retina':
+  def outputs(model, image, train):
+    maps = [*model.backbone.features(image, train=train).values()]
+    if weights.card.dense['head'] == 'retina':
       found, _ = model.head.predict(maps)
       return {'logits': found.logits, 'deltas': found.deltas}
     levels, found, _ = model.head.predict(maps)
     stages = model.head.at_boxes(levels, jnp.asarray(boxes))
     return {'logits': found.logits, 'deltas': found.deltas, 'stages': stages}
 
-  @jax.jit
-  def program(pixels, variables):
-    image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    return model.apply(variables, image, method=outputs)
-
+  program = jax.jit(
+      functools.partial(_pixel_model(weights).apply, method=outputs)
+  )
   pixels = jnp.asarray(sample_pixels(weights))
-  return lambda variables: jax.device_get(program(pixels, variables))
+  return lambda variables: jax.device_get(program(variables, pixels))
 
 
 def _rounded(weights):
@@ -329,8 +324,7 @@ def _write_stablehlo(weights, path):
   height, width = weights.card.image_size
   (batch,) = jax_export.symbolic_shape('b')
   pixels = jax.ShapeDtypeStruct((batch, height, width, 3), jnp.uint8)
-  model = make_program(weights)
-  program = jax.jit(lambda pixels: model(pixels, weights.variables))
+  program = jax.jit(make_program(weights))
   exported = jax_export.export(program, platforms=_PLATFORMS)(pixels)
   path.write_bytes(exported.serialize())
   read = jax_export.deserialize(path.read_bytes())
@@ -349,11 +343,10 @@ def _write_onnx(weights, path):
   # It warns about every shape that is known only at run time.
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
-  program = make_program(weights)
   # Runtimes are fast at convolutions, not at shifted sums.
   with nn.intercept_methods(plain_convolutions):
     model = jax2onnx.to_onnx(
-        lambda pixels: program(pixels, weights.variables),
+        make_program(weights),
         inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
         model_name=weights.card.name,
     )

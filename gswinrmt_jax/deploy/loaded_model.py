@@ -106,7 +106,7 @@ class LoadedDenseModel(LoadedModel):
           'side, whole and above 0'
       )
     super().__init__(weights, weights.card.make_model(dtype=dtype))
-    self.fit_within = weights.fit_within(image_size)
+    self.fit_within = weights.size(image_size)
 
   def __repr__(self) -> str:
     name = type(self).__name__

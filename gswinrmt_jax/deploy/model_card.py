@@ -154,11 +154,10 @@ def _measured(weights):
   """Yields label, name, value and format of each measured result."""
   _, part = _own_part(weights)
   prefix = PREFIX if weights.which == EMA else ''
-  for label, name, number in summary.FIGURES:
-    split, _, figure = name.partition('_')
+  for label, split, name, number in summary.FIGURES:
     # Among up to five classes, the right one is always among the first five.
-    trivial = figure == 'top5_accuracy' and weights.card.num_classes <= 5
-    figure = f'{split}_{prefix}{figure}'
+    trivial = name == 'top5_accuracy' and weights.card.num_classes <= 5
+    figure = f'{split}_{prefix}{name}'
     if figure in part and not trivial:
       yield label, figure, part[figure], number
 

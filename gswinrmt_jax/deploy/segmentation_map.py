@@ -88,10 +88,12 @@ class SegmentationMap:
       draw.text((left, middle), text, 'black', font, 'lm')
     return drawn
 
-  def write(self, path: pathlib.Path) -> None:
-    """Writes `PATH_overlay.png` and `PATH_labels.png`."""
+  def write(self, path: pathlib.Path) -> list[pathlib.Path]:
+    """Writes `PATH_overlay.png` and `PATH_labels.png`; returns these paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = {'overlay': self.overlay(), 'labels': self.labels_image()}
-    for name, image in drawn.items():
-      with files.replaced(path.with_name(f'{path.name}_{name}.png')) as part:
+    written = {path.with_name(f'{path.name}_{k}.png'): drawn[k] for k in drawn}
+    for file, image in written.items():
+      with files.replaced(file) as part:
         image.save(part, 'PNG')
+    return [*written]

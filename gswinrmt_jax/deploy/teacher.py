@@ -7,10 +7,10 @@ import pathlib
 import jax
 import numpy as np
 
-from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment.token_labels import extents
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets, parallel, token_labels
+from gswinrmt_jax.deploy.loaded_model import PixelModel
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -49,7 +49,7 @@ def write_token_labels(
       if images are not a whole number of tokens, or if writing fails.
   """
   weights.check_is_classifier()
-  size = (image_size, image_size) if image_size else weights.card.image_size
+  size = weights.size(image_size)
   model = weights.card.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):
     raise UserError(
@@ -79,12 +79,12 @@ def _see(
   """Yields the most probable classes and their probabilities, [h w 5] each."""
   card = weights.card
   top = min(_TOP, card.num_classes)
+  pixel_model = PixelModel(model, card.mean, card.std)
 
   @jax.jit
-  def see(variables, image):
-    pixels = augment_lib.normalize(image, mean=card.mean, std=card.std)
-    _, dense = model.apply(
-        variables, pixels, train=False, method='class_and_dense_logits'
+  def see(variables, pixels):
+    _, dense = pixel_model.apply(
+        variables, pixels, method='class_and_dense_logits'
     )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 

@@ -48,7 +48,7 @@ def evaluate_run(
       data set. Without a test split, 'test' takes 'val', and says so.
     image_size: Height and width, in pixels, to resize images to; None for the
       card's. Above the card's size, no margin is cropped. For a segmenter or
-      detector, see `Weights.fit_within`.
+      detector, see `Weights.size`.
     batch_size: Images per batch; None for the run's, or a default by task.
     data_dir: Folder of the data; None for the run's.
     out: JSON file to write; None for the default name below.
@@ -85,11 +85,7 @@ def evaluate_run(
   files.check_can_write(out)
   for line in datasets.describe(name, data_dir):
     terminal.say(line)
-  size = weights.card.image_size
-  if weights.task != 'classification':
-    size = weights.fit_within(image_size)
-  elif image_size:
-    size = image_size, image_size
+  size = weights.size(image_size)
   records = _open_records(weights, name, taken, data_dir, size)
   if (
       recipe

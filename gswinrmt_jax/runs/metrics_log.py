@@ -102,16 +102,14 @@ class MetricsLog:
     self._schedule, self._skip = schedule, skip_nonfinite
     self.entries = [e for e in read_metrics(folder) if e['step'] <= step]
     self.clock = Clock()
-    self._writers = [
-        Progress(
-            schedule, terminal, self.entries, self.clock.elapsed, start=step
-        )
-    ]
+    self._progress = Progress(
+        schedule, terminal, self.entries, self.clock.elapsed, start=step
+    )
+    self._files = []
     if not read_only:
-      self._writers = [
+      self._files = [
           JsonLines(folder, self.entries),
           TensorBoard(folder / 'tensorboard', step=step, warn=terminal.say),
-          *self._writers,
       ]
     self._metrics = []
 
@@ -186,13 +184,13 @@ class MetricsLog:
 
   def close(self) -> None:
     """Closes the files."""
-    for writer in self._writers:
-      writer.close()
+    for file in self._files:
+      file.close()
 
   def _write(self, kind, step, values):
     entry = {'kind': kind, 'step': step, **values}
     self.entries.append(entry)
-    for writer in self._writers:
+    for writer in (*self._files, self._progress):
       writer.write(entry)
     # Neither validation nor writing is part of the next interval.
     self.clock.restart()

@@ -46,9 +46,6 @@ class Progress:
     else:
       self._show_interval(entry)
 
-  def close(self) -> None:
-    """Does nothing: the terminal stays open."""
-
   def _show_interval(self, entry):
     schedule, step = self._schedule, entry['step']
     self._skipped += entry.get('skipped', 0)

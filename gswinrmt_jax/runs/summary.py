@@ -12,11 +12,11 @@ from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs.scores import better, SCORES
 
-# Label, name, format of each row. A run has only those of its task.
+# Label, split, score, format of each row. A run has only those of its task.
 FIGURES = tuple(
-    (f'{split} {score.label}', f'{prefix}_{name}', score.form)
+    (f'{named} {score.label}', split, name, score.form)
     for name, score in SCORES.items()
-    for split, prefix in (('validation', 'val'), ('test', 'test'))
+    for named, split in (('validation', 'val'), ('test', 'test'))
     if score.shown or split == 'test'
 )
 # In the file, but not in the table: the IoU or average precision of each class
@@ -165,7 +165,6 @@ def _line(label, form, *values):
 
 def _rows():
   """Yields the rows of the table: each score, and below it that of the EMA."""
-  for label, name, form in FIGURES:
-    yield label, name, form
-    split, _, figure = name.partition('_')
-    yield '  EMA', f'{split}_{raw_and_ema.PREFIX}{figure}', form
+  for label, split, name, form in FIGURES:
+    yield label, f'{split}_{name}', form
+    yield '  EMA', f'{split}_{raw_and_ema.PREFIX}{name}', form

@@ -13,11 +13,8 @@ from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights.load import Weights
 
 _SHOWN = 8  # most names that a report lists
-_HEADS = tuple(
-    f'params/{part}/'
-    for part in 'head dense_head neck decode_head auxiliary_head'.split()
-)
-_BACKBONE = 'backbone'  # submodule of a segmenter or detector
+# The submodule of a segmenter or detector, and what it is called for freezing.
+_BACKBONE = 'backbone'
 
 
 def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
@@ -34,7 +31,11 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
   """
   new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)
-  body = {n: a.size for n, a in new.items() if not n.startswith(_HEADS)}
+  body = {
+      name: array.size
+      for name, array in new.items()
+      if layerwise.is_frozen(_path(name), _BACKBONE)
+  }
   share = sum(body[n] for n in body if n not in fresh) / sum(body.values())
   if share < 0.5:
     first = next(name for name in fresh if name in body)
@@ -43,8 +44,7 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
         f'{share:.0%} of the values fit; {first} {fresh[first]}'
     )
   for name, why in fresh.items():
-    _, *path = name.split('/')
-    if layerwise.is_frozen(tuple(path), freeze):
+    if layerwise.is_frozen(_path(name), freeze):
       raise UserError(
           f"config.optimizer.freeze is '{freeze}', but {name} {why}: random "
           'values would be frozen'
@@ -116,6 +116,11 @@ def _placed(source, target):
       | dict(tree.get(_BACKBONE, {}))
       for kind, tree in source.items()
   }
+
+
+def _path(name):
+  """Returns the path of an array in the model, such as ('stem', 'norm0')."""
+  return tuple(name.split('/')[1:])
 
 
 def _flat(variables):

@@ -12,8 +12,6 @@ from flax import linen as nn
 import jax
 import optax
 
-from gswinrmt_jax.errors import UserError
-
 # A value of `config.optimizer.freeze`, and the submodule of a segmenter.
 _BACKBONE = 'backbone'
 # The parts of a classifier before its last linear layers, and of the backbone
@@ -42,18 +40,7 @@ def is_frozen(names: tuple[str, ...], freeze: str) -> bool:
 
 
 def frozen_mask(params: Any, freeze: str) -> Any:
-  """Returns for each parameter whether it is frozen.
-
-  Raises:
-    UserError: If `freeze` is a stage that the model does not have.
-  """
-  backbone = params.get(_BACKBONE, params)
-  if freeze not in ('', _BACKBONE, *backbone):
-    stages = [name for name in backbone if name.startswith('stage')]
-    raise UserError(
-        f"config.optimizer.freeze is '{freeze}': the model has {stages[0]} to "
-        f'{stages[-1]}'
-    )
+  """Returns for each parameter whether it is frozen."""
   return jax.tree.map_with_path(
       lambda path, _: is_frozen(tuple(entry.key for entry in path), freeze),
       params,

@@ -81,20 +81,25 @@ class Weights:
     """'classification', 'segmentation' or 'detection'."""
     return self.card.task
 
-  def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
-    """Returns bounds of the longer and the shorter side of images.
+  def size(self, image_size: int | None = None) -> tuple[int, int] | None:
+    """Returns the size that images are resized to.
+
+    For a classifier, it is height and width; for others, bounds of the longer
+    and the shorter side.
 
     Args:
-      image_size: Bound of the shorter side, in pixels; that of the longer side
-        is four times as large for a segmenter, 5/3 times for a detector, as in
-        the released RMT. None takes the card's bounds, which are None if images
-        keep their size.
+      image_size: Height and width, in pixels, or the bound of the shorter side.
+        That of the longer side is four times as large for a segmenter, 5/3
+        times for a detector, as in the released RMT. None takes the card's
+        size; for others than classifiers, that may be None: as stored.
     """
+    card = self.card
+    if self.task == 'classification':
+      return (image_size, image_size) if image_size else card.image_size
     if image_size is None:
-      return self.card.fit_within
-    if self.task == 'detection':
-      return 5 * image_size // 3, image_size
-    return 4 * image_size, image_size
+      return card.fit_within
+    long = 5 * image_size // 3 if self.task == 'detection' else 4 * image_size
+    return long, image_size
 
   def warn_of_size(
       self, size: tuple[int, int] | None, warn: Callable[[str], None]
@@ -102,18 +107,16 @@ class Weights:
     """Warns in one line if images are not seen at the size of training.
 
     Args:
-      size: Height and width that images are resized to; for a segmenter
-        or detector, the bounds of `fit_within`.
+      size: As `size` returns it.
       warn: Receives the message.
     """
-    card = self.card
-    if self.task == 'classification':
-      own, how = card.image_size, '{} x {} pixels'
-    else:
-      own, how = card.fit_within, 'within {} x {} pixels'
+    own = self.size()
     if size != own:
+      within = 'within ' * (self.task != 'classification')
       seen, trained = (
-          how.format(*pair) if pair else 'the size that images have'
+          f'{within}{pair[0]} x {pair[1]} pixels'
+          if pair
+          else 'the size that images have'
           for pair in (size, own)
       )
       warn(

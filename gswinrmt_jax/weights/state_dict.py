@@ -100,6 +100,7 @@ def _in_head(pattern, name):
   )
 
 
+_IN_PYRAMID = {'lateral': 'lateral_convs', 'output': 'fpn_convs'}
 # Our module -> the released one, by the first pattern that matches fully.
 _MODULES = (
     (r'stem/conv(\d)', lambda i: f'patch_embed.proj.{3 * int(i)}'),
@@ -112,13 +113,9 @@ _MODULES = (
     (r'dense_head', lambda: 'aux_head'),
     (r'(norm|proj|head)', str),
     (r'(\w+_head)/classifier/conv', lambda head: f'{head}.conv_seg'),
-    _in_head(
-        r'(neck|decode_head)/lateral(\d)',
-        lambda part, i: f'{part}.lateral_convs.{int(i) - 1}',
-    ),
-    _in_head(
-        r'(neck|decode_head)/output(\d)',
-        lambda part, i: f'{part}.fpn_convs.{int(i) - 1}',
+    _in_head(  # A detector's neck is in its head.
+        r'(?:head/)?(neck|decode_head)/(lateral|output)(\d)',
+        lambda part, kind, i: f'{part}.{_IN_PYRAMID[kind]}.{int(i) - 1}',
     ),
     _in_head(  # odd indices are upsampling layers
         r'decode_head/level(\d)_conv(\d)',
@@ -132,11 +129,6 @@ _MODULES = (
     _in_head('decode_head/fusion', lambda: 'decode_head.fpn_bottleneck'),
     _in_head('auxiliary_head/conv', lambda: 'auxiliary_head.convs.0'),
     # Detectors. RetinaNet stores its two coarsest levels behind three others.
-    (
-        r'head/neck/lateral(\d)',
-        lambda i: f'neck.lateral_convs.{int(i) - 1}.conv',
-    ),
-    (r'head/neck/output(\d)', lambda i: f'neck.fpn_convs.{int(i) - 1}.conv'),
     (r'head/coarse_(\d)', lambda i: f'neck.fpn_convs.{int(i) + 3}.conv'),
     (r'head/class_tower_(\d+)', lambda i: f'bbox_head.cls_convs.{i}.conv'),
     (r'head/box_tower_(\d+)', lambda i: f'bbox_head.reg_convs.{i}.conv'),

@@ -10,7 +10,6 @@ import optax
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.train import layerwise, optimizer, train_state
@@ -231,11 +230,6 @@ def test_frozen_parameters_have_no_moments():
   paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(state)]
   assert any("['head']" in path for path in paths)
   assert not any("['stem']" in path for path in paths)
-
-
-def test_a_stage_that_the_model_lacks_is_refused():
-  with pytest.raises(UserError, match="'stage4': the model has stage1 to st"):
-    layerwise.frozen_mask(_params(_classifier()), 'stage4')
 
 
 def test_trained_parameters_are_counted():

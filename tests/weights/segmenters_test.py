@@ -350,7 +350,7 @@ def test_an_exported_segmenter_is_converted_to_itself(
   for folder, class_names in (('b', names), ('c', ())):
     found = load.load(tmp_path / folder)
     assert found.card.dense == card.dense
-    assert found.fit_within() == (2048, 512)
+    assert found.size() == (2048, 512)
     assert found.card.class_names == class_names
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -369,8 +369,8 @@ def test_the_card_of_a_run_has_the_size_of_its_images(bounds, tmp_path):
   written = json.loads(json.dumps(card.to_dict()))
   for one in (card, card_lib.from_dict(written, 'there')):
     found = load.Weights({}, one, 'there', tmp_path)
-    assert found.fit_within() == bounds
-    assert found.fit_within(9) == (36, 9)
+    assert found.size() == bounds
+    assert found.size(9) == (36, 9)
 
 
 def test_older_cards_have_the_size_of_the_release(folders):
