@@ -15,13 +15,7 @@ from jaxtyping import (
     UInt8,
 )
 
-from gswinrmt_jax.augment import (
-    image_ops,
-    mix,
-    rand_augment,
-    random_erasing,
-    token_labels,
-)
+from gswinrmt_jax.augment import image_ops, mix, rand_augment, random_erasing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +88,7 @@ def augment(
   Returns:
     Normalised images, and smoothed targets that sum to 1.
   """
-  image, _, mix_key = _augment_images(key, image, settings)
+  image, _, mix_key = augment_images(key, image, settings)
   target = mix.smooth_targets(
       label,
       num_classes=settings.num_classes,
@@ -111,47 +105,14 @@ def augment(
   )
 
 
-def augment_with_map(
-    key: PRNGKeyArray,
-    image: UInt8[Array, 'b h w 3'],
-    whole: Float[Array, 'b s t k'],
-    box: Float32[Array, 'b 4'],
-    settings: Augment,
-    *,
-    extents: tuple[int, int],
-) -> tuple[
-    Float32[Array, 'b h w 3'],
-    tuple[Float32[Array, 'b k'], Float32[Array, 'b y x k']],
-]:
-  """Augments a batch with label maps, as `augment` does without mixing.
-
-  The same key draws the same crop, flip, RandAugment and erasing.
-
-  Args:
-    key: As in `augment`.
-    image: Crops of the images that the maps describe.
-    whole: Maps of the whole images, see `token_labels.spread`.
-    box: The crop: top, left, height and width as shares of the image.
-    settings: As in `augment`, without crop padding, Mixup and CutMix.
-    extents: Height and width of the model's last feature map, in tokens.
-
-  Returns:
-    Normalised images, and smoothed targets for the class and dense logits.
-  """
-  image, flipped, _ = _augment_images(key, image, settings)
-  return image, token_labels.targets(
-      whole,
-      box,
-      flipped,
-      extents=extents,
-      smoothing=settings.label_smoothing,
-  )
-
-
-def _augment_images(
+def augment_images(
     key: PRNGKeyArray, image: UInt8[Array, 'b h w 3'], settings: Augment
 ) -> tuple[Float32[Array, 'b h w 3'], Bool[Array, ' b'], PRNGKeyArray]:
-  """Augments images independently; also returns flips and the mixing key."""
+  """Augments images, each by itself: all of `augment` but the mixing.
+
+  Returns:
+    Normalised images, which of them are flipped, and the key for the mixing.
+  """
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
   image, flipped = crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip

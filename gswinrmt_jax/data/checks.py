@@ -93,11 +93,13 @@ def too_small(train: Any) -> Iterator[str]:
   """Yields a warning if resizing makes many objects too small to be found."""
   if not isinstance(train, detection.Decoded):
     return
-  count, total = train.shrunk_below(_LEAST_SIDE)
-  if count > _SMALL_SHARE * total:
+  stored, resized = (sides.min(1) for sides in train.sides())
+  count = int(((resized < _LEAST_SIDE) & (stored >= _LEAST_SIDE)).sum())
+  if count > _SMALL_SHARE * len(stored):
     long, short = train.image_size
     yield (
         f'warning: resizing images to fit {long} x {short} pixels makes '
-        f'{count:,} of {total:,} objects of train less than {_LEAST_SIDE} '
-        'pixels wide or high: consider a larger config.data.fit_within'
+        f'{count:,} of {len(stored):,} objects of train less than '
+        f'{_LEAST_SIDE} pixels wide or high: consider a larger '
+        'config.data.fit_within'
     )

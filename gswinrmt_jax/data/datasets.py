@@ -69,11 +69,13 @@ class _Task(NamedTuple):
   Attributes:
     source: Opens a split of a data set in TFDS's format; its `feature` is the
       feature that has the labels.
+    decoded: Makes records of a source.
     needs: What a data set for it has, for messages.
     least: Smallest number of classes.
   """
 
   source: Callable[[Any, str], sources.Source]
+  decoded: Callable[..., records.Decoded]
   needs: str
   least: int = 2
 
@@ -82,15 +84,18 @@ class _Task(NamedTuple):
 _TASKS = {
     'detection': _Task(
         detection.ObjectSource,
+        detection.Decoded,
         'images with boxes (gswinrmt prepare detection NAME)',
         least=1,
     ),
     'segmentation': _Task(
         segmentation.SegmentationSource,
+        segmentation.Decoded,
         'images with label images (gswinrmt prepare segmentation NAME)',
     ),
     'classification': _Task(
         sources.TfdsSource,
+        records.Decoded,
         'one class for each image (a folder with a folder for each class)',
     ),
 }
@@ -326,9 +331,8 @@ def load_dense(
   if task == 'detection':
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
-  decoded = {'segmentation': segmentation, 'detection': detection}[task].Decoded
   source = open_source(name, split, data_dir, task)
-  return decoded(source, image_size, training, workers)
+  return _TASKS[task].decoded(source, image_size, training, workers)
 
 
 def open_source(

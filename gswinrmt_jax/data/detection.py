@@ -209,15 +209,6 @@ class Decoded(records.Decoded):
   def __len__(self) -> int:
     return len(self._rows)
 
-  def shrunk_below(self, least: float) -> tuple[int, int]:
-    """Returns how many objects shrink below `least` pixels, of how many.
-
-    It counts objects that have at least that width and height in the stored
-    image, and less in the resized one.
-    """
-    before, after = (sides.min(1) < least for sides in self.sides())
-    return int((after & ~before).sum()), len(after)
-
   def sides(self) -> tuple[np.ndarray, np.ndarray]:
     """Returns width and height of each object but crowds, `[n 2]` in pixels.
 

@@ -249,19 +249,16 @@ def _normalize_with_truth(info, key, batch, step):
 def _augment_with_maps(settings, stride, key, batch, step):
   """Returns augmented images, and targets of images and of their tokens."""
   del step
-  image = batch['image']
-  count, height, width, _ = image.shape
+  image, flipped, _ = augment_lib.augment_images(key, batch['image'], settings)
+  whole = token_labels.spread(
+      batch['map_index'], batch['map_score'], num_classes=settings.num_classes
+  )
   # Without boxes, the images are whole.
-  whole = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (count, 1))
-  return augment_lib.augment_with_map(
-      key,
-      image,
-      token_labels.spread(
-          batch['map_index'],
-          batch['map_score'],
-          num_classes=settings.num_classes,
-      ),
-      batch.get('box', whole),
-      settings,
-      extents=token_labels.extents((height, width), stride),
+  uncut = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (len(image), 1))
+  return image, token_labels.targets(
+      whole,
+      batch.get('box', uncut),
+      flipped,
+      extents=token_labels.extents(image.shape[1:3], stride),
+      smoothing=settings.label_smoothing,
   )

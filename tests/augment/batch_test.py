@@ -97,29 +97,6 @@ def test_float32_and_int32_also_under_x64():
   assert pixels.dtype == target.dtype == jnp.float32
 
 
-def test_a_label_map_is_flipped_with_its_image():
-  """The dark left column is class 0, the bright right column class 1."""
-  count = 30
-  row = np.array([50, 200], np.uint8)[:, None]
-  image = jnp.asarray(np.broadcast_to(row, (count, 4, 2, 3)))
-  whole = jnp.tile(jnp.eye(2, K)[None, None], (count, 1, 1, 1))
-  box = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (count, 1))
-  settings = dataclasses.replace(OFF, flip=True)
-  pixels, (of_image, of_tokens) = jax.jit(
-      lambda key: batch.augment_with_map(
-          key, image, whole, box, settings, extents=(2, 2)
-      )
-  )(jax.random.key(5))
-  mirrored = np.asarray(pixels[:, 0, 0, 0] > pixels[:, 0, 1, 0])
-  assert 5 < mirrored.sum() < 25
-  hot = 0.9 * np.eye(K) + 0.1 / K
-  for i in range(count):
-    columns = hot[[1, 0]] if mirrored[i] else hot[[0, 1]]
-    for y in range(2):
-      np.testing.assert_allclose(of_tokens[i, y], columns, atol=1e-6)
-    np.testing.assert_allclose(of_image[i], hot[:2].mean(0), atol=1e-6)
-
-
 def test_the_chain_is_its_stages_in_order():
   image, label = _batch()
   key = jax.random.key(3)

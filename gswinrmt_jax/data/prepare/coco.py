@@ -20,6 +20,14 @@ from gswinrmt_jax.data.prepare.object_labels import (
 )
 from gswinrmt_jax.errors import UserError
 
+_ID = int | float | str
+# COCO's lists, and the fields of their entries that are read; a box and a name
+# are checked where they are used.
+_FIELDS = {
+    'images': {'id': _ID, 'file_name': str},
+    'categories': {'id': _ID, 'name': object},
+    'annotations': {'image_id': _ID, 'category_id': _ID, 'bbox': object},
+}
 _CORNERS = 'so many suggest corners x0 y0 x1 y1 instead of x y w h'
 
 
@@ -213,17 +221,12 @@ def _check_fields(path, parts):
         f'{path} is not as COCO: it must be an object with images, annotations '
         f'and categories, not {type(parts).__name__}'
     )
-  fields = {
-      'images': ('id', 'file_name'),
-      'categories': ('id', 'name'),
-      'annotations': ('image_id', 'category_id', 'bbox'),
-  }
-  for part, keys in fields.items():
+  for part, kinds in _FIELDS.items():
     if not isinstance(parts.get(part), list):
       wrong = 'is no list' if part in parts else 'is missing'
       raise UserError(f'{path} is not as COCO: {part!r} {wrong}')
     for place, entry in enumerate(parts[part]):
-      if wrong := _wrong_field(entry, keys):
+      if wrong := _wrong_field(entry, kinds):
         number = entry.get('id') if isinstance(entry, dict) else None
         which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
         raise UserError(f'{path} is not as COCO: {which}: {wrong}')
@@ -261,17 +264,16 @@ def _check_ids(file):
         )
 
 
-def _wrong_field(entry, keys):
+def _wrong_field(entry, kinds):
   """Returns what is wrong with an entry of COCO's lists, or None."""
   if not isinstance(entry, dict):
     return f'must be an object, not {entry!r}'
   if isinstance(entry.get('id'), list | dict):
     return f"'id' is {entry['id']!r}"
-  for key in keys:
+  for key, kind in kinds.items():
     if key not in entry:
       return f'{key!r} is missing'
-    wanted = str if key == 'file_name' else (int, float, str)
-    if key not in ('bbox', 'name') and not isinstance(entry[key], wanted):
+    if not isinstance(entry[key], kind):
       return f'{key!r} is {entry[key]!r}'
   return None
 
