@@ -67,8 +67,8 @@ _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 def _exchanged(model, settings, *, tokens=False):
   """Compiles a train step; returns the shapes of its collectives, by kind."""
   here = mesh.Devices()
-  settings = recipes.defaults('retention_compact').optimizer
-  tx = optimizer.from_config(settings, lambda step: 1e-3)
+  own = recipes.defaults('retention_compact').optimizer
+  tx = optimizer.from_config(own, lambda step: 1e-3)
 
   def augmentation(key, batch, step):
     del step
