@@ -55,9 +55,9 @@ def _random(count: int, size: int) -> records.Arrays:
 def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config = recipes.mini_imagenet('retention_large')
   config.data.name, config.data.dir = synthetic_images.NAME, str(folder)
-  config.data.image_size = size
+  config.data.train_split, config.data.image_size = 'train', size
   config.data.storage, config.data.workers = storage, workers
-  return data.load_train(data.with_own_splits(config))
+  return data.load_train(config)
 
 
 def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:

@@ -106,7 +106,7 @@ pipeline() { # the log has images per second and the share of waiting
     fi
     run "$python" train.py --config="${fed[0]}" "${fed[@]:1}" --workdir="$run" \
       --config.data.name=synthetic --config.data.dir="$data" \
-      --config.data.val_split='train[:1]' --config.data.test_split='' \
+      --config.data.train_split=train --config.data.val_split='train[:1]' \
       "${how_read[@]}" &&
       cp "$run/metrics.jsonl" "$results/pipeline_$storage.jsonl" &&
       "$python" experiments/collect.py "$run" > "$run.part" &&

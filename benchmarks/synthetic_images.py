@@ -2,8 +2,8 @@
 
   python benchmarks/synthetic_images.py DIR --images 2048 --classes 100
   gswinrmt train --config=mini_imagenet_retention --config.data.name=synthetic \
-    --config.data.dir=DIR --config.data.val_split='train[:1]' \
-    --config.data.test_split='' --config.data.storage=decode
+    --config.data.dir=DIR --config.data.train_split=train \
+    --config.data.val_split='train[:1]' --config.data.storage=decode
 
 Its name is 'synthetic', and its only split is 'train'. A run logs its images
 per second, and the share of time that its steps wait for images.

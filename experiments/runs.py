@@ -225,7 +225,7 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def with_own_splits(
     config: ml_collections.ConfigDict, run: ml_collections.ConfigDict
 ) -> ml_collections.ConfigDict:
-  """Returns a config with the splits of its data; if not here, of a run."""
+  """Returns a config with the splits of its data; without these, of a run."""
   try:
     return data_lib.with_own_splits(config)
   except UserError:

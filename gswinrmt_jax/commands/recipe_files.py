@@ -138,16 +138,16 @@ def _kind(config, name):
   """Returns the type of an override's field; refuses groups, unknown names."""
   path = name.partition('.')[2]
   here = config
-  for name in path.split('.'):
-    if not isinstance(here, ml_collections.ConfigDict) or name not in here:
+  for word in path.split('.'):
+    if not isinstance(here, ml_collections.ConfigDict) or word not in here:
       near = nearest_field(path, dict(leaves(config)))
       raise UserError(f'there is no config field {path}{near}')
-    parent, here = here, here[name]
+    parent, here = here, here[word]
   if isinstance(here, ml_collections.ConfigDict):
     raise UserError(
         f'config.{path} is a group of fields: {", ".join(sorted(here))}'
     )
-  return parent.get_type(name)
+  return parent.get_type(word)
 
 
 def _get_config(path, argument):

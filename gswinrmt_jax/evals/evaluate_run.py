@@ -137,6 +137,7 @@ def _split(weights, data, split, data_dir, say):
     split = 'val'
     name, taken, folder = data_of(weights, data, split, data_dir)
     say(f'{name} has no test split: evaluating on val instead')
+    # Other data than the run's may call it otherwise, or have train alone.
     taken = own['val'] if taken == 'val' else taken
   elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
     say(f"the run has no test split: its test and val are '{taken}'")

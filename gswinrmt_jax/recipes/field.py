@@ -72,8 +72,8 @@ class Field:
     if own not in self.tasks:
       if 'classification' in self.tasks:
         return f"{SECTIONS[own]}.head=''"
-      own = (SECTIONS[name] for name in SECTIONS if name in self.tasks)
-      return ' or '.join(f'{section}.head' for section in own)
+      sections = (SECTIONS[name] for name in SECTIONS if name in self.tasks)
+      return ' or '.join(f'{section}.head' for section in sections)
     return '' if not self.when or self.when.holds(config) else self.when.needs
 
   def wanted(self, value: Any) -> str:

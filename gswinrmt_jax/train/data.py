@@ -151,7 +151,7 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
 def with_own_splits(
     config: ml_collections.ConfigDict,
 ) -> ml_collections.ConfigDict:
-  """Returns the config with the splits of its data set for those left to it.
+  """Returns the config with the data set's own splits instead of 'auto'.
 
   The path of class folders becomes absolute.
 

@@ -212,7 +212,10 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
     bounds = fields.get('fit_within')
-    heads = (fields.get(section) for section in recipes.SECTIONS.values())
+    heads = [fields.get(section) for section in recipes.SECTIONS.values()]
+    heads = [head for head in heads if head is not None]
+    if len(heads) > 1:
+      raise ValueError('the model is a segmenter or a detector, not both')
     if fields.get('segmenter') is not None and 'fit_within' not in fields:
       short = min(image_size)
       bounds = 4 * short, short  # Earlier versions stored none.
@@ -224,7 +227,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
             if name not in factory.RETIRED
         },
         num_classes=fields['num_classes'],
-        dense=next((head for head in heads if head is not None), None),
+        dense=heads[0] if heads else None,
         class_names=tuple(images.get('label_names') or ()),
         image_size=image_size,
         mean=tuple(map(float, images['mean'])),

@@ -91,7 +91,7 @@ class Weights:
       image_size: Height and width, in pixels, or the bound of the shorter side.
         That of the longer side is four times as large for a segmenter, 5/3
         times for a detector, as in the released RMT. None takes the card's
-        size; for others than classifiers, that may be None: as stored.
+        size. Of segmenters and detectors, that is None if images keep theirs.
     """
     card = self.card
     if self.task == 'classification':

@@ -113,6 +113,25 @@ def test_the_unfinished_reading(page):
   assert said in ' '.join(part.split())
 
 
+def test_retention_without_layer_scale(page):
+  part = page.partition('**Retention without LayerScale')[2]
+  part = ' '.join(part.partition('```')[0].split())
+  without, whole, rmt = (
+      results.read(ROOT / 'results' / f'cifar10_{name}.json').curve
+      for name in ('retention_no_layer_scale', 'retention', 'rmt')
+  )
+
+  def mean(curve, first, last):
+    return f'{np.mean([curve[i] for i in range(first, last + 1)]):.2%}'
+
+  early = [mean(curve, 8, 12).replace('%', ' %') for curve in (without, whole)]
+  late = [
+      mean(curve, 16, 20).replace('%', ' %') for curve in (without, whole, rmt)
+  ]
+  assert '{} (with LayerScale {})'.format(*early) in part
+  assert '{} ({}; RMT {})'.format(*late) in part
+
+
 def test_the_cost_of_the_jpeg_copy(page):
   """One row of each set of pixels, and their difference."""
   part = page.partition('**What the JPEG copy costs.**')[2]

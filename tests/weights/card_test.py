@@ -95,6 +95,12 @@ def test_a_wrong_card_is_one_line(change, said):
     card_lib.from_dict(fields, 'there')
 
 
+def test_a_card_is_of_one_task():
+  heads = {'segmenter': {'head': 'fpn'}, 'detector': {'head': 'retina'}}
+  with pytest.raises(UserError, match='segmenter or a detector, not both'):
+    card_lib.from_dict(_written() | heads, 'there')
+
+
 def test_canvases_of_dense_models_may_be_larger():
   """As the bounds of images may; a run would find it out after training."""
   detector = card_lib.Card(
