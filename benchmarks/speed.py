@@ -295,7 +295,8 @@ def peer_of(spec: worker.Spec, peer: str) -> worker.Spec:
     return {**spec, peer: True}
   if pathlib.Path(peer, 'gswinrmt_jax').is_dir():
     return {**spec, 'checkout': str(pathlib.Path(peer).resolve())}
-  values = dict(re.findall(r'(\w+)=(\S*)', peer))
+  # A value ends where the next name begins: it may contain spaces.
+  values = dict(re.findall(r'(\w+)=(.*?)(?=\s+\w+=|\s*$)', peer))
   if values and all(name.isupper() for name in values):
     return {**spec, 'env': values}
   if values:

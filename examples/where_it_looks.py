@@ -4,8 +4,9 @@
 
 For each stage, over the test images: how often the token with the largest
 Grad-CAM value has its centre in the box of the digit ("pointing game", Zhang et
-al. 2016), how often a random token would, and the mean gate of the last block
-on tokens inside and outside the box. `--json FILE` writes the result.
+al. 2016), how often a random token would, and, of a gated model, the mean gate
+of the last block on tokens inside and outside the box. `--json FILE` writes the
+result.
 """
 
 import argparse
@@ -40,7 +41,9 @@ def main() -> None:
     stages = jax.device_get(look(loaded.preprocess(args.images / name)))
     size = loaded.image_size
     found.append([_scores(cam, gate, size, box) for cam, gate in stages])
-  names = ('cam_on_digit', 'random_on_digit', 'gate_on_digit', 'gate_elsewhere')
+  names = ['cam_on_digit', 'random_on_digit']
+  if loaded.model.arch.gate:
+    names += ['gate_on_digit', 'gate_elsewhere']
   means = np.nanmean(found, axis=0)
   result = {
       'images': len(boxes),
@@ -74,12 +77,16 @@ def _look(loaded, image):
     (cam,) = maps_lib.grad_cam(
         model, variables, image, maps[name], label, stage
     )
-    stages.append((cam, gates[name][0].mean(-1)))
+    gate = gates[name][0].mean(-1) if name in gates else None
+    stages.append((cam, gate))
   return stages
 
 
 def _scores(cam, gate, size, box):
-  """Returns hit, chance of a hit, gate in the box and elsewhere, maybe NaN."""
+  """Returns hit, chance of a hit, and gate in the box and elsewhere.
+
+  Without tokens there, a gate is NaN; without a gate, it is left out.
+  """
   rows, columns = (
       pixels / count * (np.arange(count) + 0.5)
       for pixels, count in zip(size, cam.shape, strict=True)
@@ -87,11 +94,11 @@ def _scores(cam, gate, size, box):
   left, top, right, bottom = box
   inside_rows = (top <= rows) & (rows < bottom)
   inside = inside_rows[:, None] & ((left <= columns) & (columns < right))
-  gates = [
-      gate[where].mean() if where.any() else np.nan
-      for where in (inside, ~inside)
-  ]
-  return [inside.flat[cam.argmax()], inside.mean(), *gates]
+  scores = [inside.flat[cam.argmax()], inside.mean()]
+  if gate is not None:
+    for where in (inside, ~inside):
+      scores.append(gate[where].mean() if where.any() else np.nan)
+  return scores
 
 
 if __name__ == '__main__':

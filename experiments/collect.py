@@ -16,7 +16,12 @@ import pathlib
 from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
-_NAMED = ('--config.data.name', '--config.init_from')  # maybe by a path
+# These may be paths.
+_NAMED = (
+    '--config.data.name',
+    '--config.data.label_maps',
+    '--config.init_from',
+)
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -28,7 +33,8 @@ def collect(run: pathlib.Path) -> dict:
     path = run / name
     return json.loads(path.read_text()) if path.exists() else None
 
-  config, starts = read('config.json'), read('environment.json')
+  config = read('config.json')
+  starts = read('environment.json') or []  # none: interrupted at its start
   for start in starts:
     program, *words = start['command']
     start['command'] = [pathlib.Path(program).name, *_without_places(words)]
@@ -38,8 +44,13 @@ def collect(run: pathlib.Path) -> dict:
   # Earlier versions did not record the recipe of a start.
   for recipe in (config, *(x['config'] for x in starts if 'config' in x)):
     recipe['data'].pop('dir', None)
-    recipe['data']['name'] = _name(recipe['data']['name'])
-    recipe['init_from'] = _name(recipe.get('init_from', ''))
+    # Earlier versions lack some fields.
+    for fields, name in (
+        (recipe['data'], 'name'),
+        (recipe['data'], 'label_maps'),
+        (recipe, 'init_from'),
+    ):
+      fields[name] = _name(fields.get(name, ''))
   entries = metrics_log.read_metrics(run)
   return {
       'config': config,

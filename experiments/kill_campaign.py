@@ -176,7 +176,7 @@ class Campaign(NamedTuple):
     if moment == 'uniform':
       time.sleep(draw.uniform(0, seconds))
     else:
-      _wait_for(moment, self.kind, folder, draw)
+      self._wait_for(moment, run, 10 * seconds, draw)
     sent = time.monotonic()
     killed = self.kill(run, folder)
     ended = time.monotonic()
@@ -191,6 +191,26 @@ class Campaign(NamedTuple):
         **found,
         'resumed_for_seconds': round(self.finish(folder), 3),
     }
+
+  def _wait_for(self, moment, run, seconds, draw):
+    """Waits for the moment 'write' or 'evaluation', or for the summary."""
+    kind, folder = self.kind, run.folder
+    epoch, deadline = draw.randrange(_EPOCHS), time.monotonic() + seconds
+    begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
+    while not (folder / 'summary.json').exists():
+      if time.monotonic() > deadline:
+        raise RuntimeError(f'neither {moment} nor end came: {run.said()}')
+      if moment == 'write':
+        # '.18.0a1b2c3d.part' will become checkpoint 18.
+        names = [name.split('.') for name in unfinished(folder)]
+        if any(name[-1] == 'part' and int(name[1]) > begins for name in names):
+          return
+      else:
+        found = state_on_disk(kind, folder)
+        late = found['last_step_logged'] >= ends
+        if late and 'evaluation' in found['where']:
+          return
+      time.sleep(0.001)
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
@@ -216,24 +236,6 @@ def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   return {'where': where, 'last_step_logged': last['step'], 'unfinished': left}
 
 
-def _wait_for(moment, kind, folder, draw):
-  """Waits for the moment 'write' or 'evaluation', or for the summary."""
-  epoch = draw.randrange(_EPOCHS)
-  begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
-  while not (folder / 'summary.json').exists():
-    if moment == 'write':
-      # '.18.0a1b2c3d.part' will become checkpoint 18.
-      names = [name.split('.') for name in unfinished(folder)]
-      if any(name[-1] == 'part' and int(name[1]) > begins for name in names):
-        return
-    else:
-      found = state_on_disk(kind, folder)
-      late = found['last_step_logged'] >= ends
-      if late and 'evaluation' in found['where']:
-        return
-    time.sleep(0.001)
-
-
 def main() -> None:
   """Plays all rounds and writes the log after each."""
   parser = argparse.ArgumentParser(
@@ -253,6 +255,8 @@ def main() -> None:
       for moment in ('uniform', 'write', 'evaluation')
       for _ in range(getattr(args, moment))
   ]
+  if not moments:
+    parser.error('--uniform, --write and --evaluation are 0: no rounds')
   random.Random(args.seed).shuffle(moments)
   with tempfile.TemporaryDirectory() as place:
     place = pathlib.Path(place)

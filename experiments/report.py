@@ -14,6 +14,7 @@ report lists what is missing.
 """
 
 import argparse
+import collections
 from collections.abc import Iterator, Sequence
 import pathlib
 import re
@@ -52,11 +53,13 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   out.mkdir(parents=True, exist_ok=True)
   parts = ['# Report', _legend(runs, settings), '## All runs']
   parts.append(tables.all_runs(runs))
-  for number, setting in enumerate(settings):
+  stems = collections.Counter()
+  for setting in settings:
     parts += _section(setting)
-    same = [one.title for one in settings[:number]].count(setting.title)
-    stem = re.sub(r'\W+', '_', setting.title) + (f'_{same + 1}' if same else '')
-    name = f'curves_{stem}.png'
+    stem = re.sub(r'\W+', '_', setting.title)
+    stems[stem] += 1
+    number = f'_{stems[stem]}' if stems[stem] > 1 else ''
+    name = f'curves_{stem}{number}.png'
     with files.replaced(out / name) as part:
       draw_curves(setting).savefig(part, format='png')
     parts.append(f'![{name}]({name})')
@@ -234,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(argv)
   try:
     print(write(args.dirs, args.out))
-  except UserError as error:
+  except (UserError, OSError) as error:
     parser.error(str(error))
   return 0
 

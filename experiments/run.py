@@ -194,9 +194,9 @@ def train(
   for number, job in enumerate(jobs, 1):
     title = f'[{number}/{len(jobs)}] {job.folder}'
     # Next to the folder, since the run itself holds the lock inside.
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
     lock = job.folder.parent / f'.{job.folder.name}.lock'
     try:
+      lock.parent.mkdir(parents=True, exist_ok=True)
       with files.locked(lock):
         state = status(job).state
         if state == 'complete':
@@ -209,7 +209,7 @@ def train(
         failed.append(job)
     except files.LockedError as holder:
       say(f'{title}: {holder} is training it, skipped')
-    except UserError as error:  # does not end the other runs
+    except (UserError, OSError) as error:  # does not end the other runs
       say(f'{title}: failed: {error}')
       failed.append(job)
   return failed

@@ -81,7 +81,7 @@ class Run:
 
   def __init__(self, launcher, pid, folder, said):
     self._launcher, self.pid = launcher, pid
-    self._folder, self._said = folder, said
+    self.folder, self._said = folder, said
 
   def wait(self):
     """Waits for the end; returns the exit status, negative for a signal."""

@@ -132,8 +132,10 @@ def test_peers(tmp_path):
       'muon': {'muon': True},
       'eager': {'peer': 'eager'},
       str(tmp_path): {'checkout': str(tmp_path)},
-      'A_B=1 LD_PRELOAD=x.so': {'env': {'A_B': '1', 'LD_PRELOAD': 'x.so'}},
-      'remat=blocks depths=(1,2)': {
+      'A_B=-c 1 LD_PRELOAD=x.so': {
+          'env': {'A_B': '-c 1', 'LD_PRELOAD': 'x.so'}
+      },
+      'remat=blocks  depths=(1, 2)': {
           'fields': {'gate': False, 'remat': 'blocks', 'depths': (1, 2)}
       },
       'image_size=288': {'image_size': 288},

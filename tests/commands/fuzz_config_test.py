@@ -1,6 +1,7 @@
 """Tests that any override or run file is accepted or gets one clear line."""
 
 import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
@@ -139,6 +141,7 @@ def _mutated(fields, changes):
 
 
 _RECIPE = json.loads((_GOLDEN / 'config.json').read_text())
+_RECORD = json.dumps({**dataclasses.asdict(datasets.info('digits')), 'crop': 1})
 _CHANGES = st.lists(
     st.tuples(
         st.sampled_from((*_FIELDS, 'model', 'data', 'augment', 'a.b', '')),
@@ -154,7 +157,8 @@ _TEXTS = _CHANGES.map(lambda of: json.dumps(_mutated(_RECIPE, of))) | (
 
 def _lines(name):
   """Returns texts for a file of a run: spans left out, replaced, repeated."""
-  whole = (_GOLDEN / name).read_text()
+  path = _GOLDEN / name
+  whole = path.read_text() if path.exists() else _RECORD
   other = (
       st.text()
       | _JSON.map(json.dumps)
@@ -175,7 +179,6 @@ _FILES = st.one_of(
     *(
         st.tuples(st.just(name), _lines(name))
         for name in ('metrics.jsonl', 'summary.json', 'data.json')
-        if (_GOLDEN / name).exists()
     ),
 )
 

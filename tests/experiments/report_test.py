@@ -350,6 +350,17 @@ def test_a_segmenter_of_so_many_steps(counted, write, tmp_path):
   assert pictures == [f'{title}.png', f'{title}_2.png']
 
 
+def test_titles_that_differ_in_signs_have_pictures_of_their_own(
+    counted, write, tmp_path
+):
+  for name in ('my-set', 'my_set'):
+    write(name, 'cifar10_rmt', overrides=[*SHORT, f'--config.data.name={name}'])
+  path = report.write([tmp_path / 'runs'], tmp_path / 'out')
+  pictures = re.findall(r'!\[(.*?)\]', path.read_text())
+  assert len(set(pictures)) == 2
+  assert all((path.parent / name).exists() for name in pictures)
+
+
 def test_a_setting_without_a_test_split(counted, write, tmp_path):
   split = ['--config.data.val_split=val', '--config.data.test_split=val']
   folder = write('a', 'digits_rmt', test=0.5, overrides=[*SHORT, *split])
@@ -560,6 +571,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   command = ['/place/train.py', '--config=x', '--config.data.dir=/place']
   command += ['--workdir', '/place', '--config.data.name=/place/own']
   command += ['--config.init_from', '/place/first']
+  command += ['--config.data.label_maps=/place/maps']
   start = {'command': command, 'config': config}
   environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
   (folder / 'environment.json').write_text(json.dumps(environment))
@@ -569,6 +581,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   assert '/place' not in path.read_text()
   assert '--config.data.name=own' in path.read_text()
   assert '--config.init_from=first' in path.read_text()
+  assert '--config.data.label_maps=maps' in path.read_text()
   (run,), _ = results.gather([folder, tmp_path / 'runs'])  # once, named twice
   assert run.curve == {1: 0.25, 2: 0.5} and run.finished
   assert run.test_score == 0.625 and run.gap == -0.125
@@ -578,6 +591,16 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   assert again.source == path and again.config.model == run.config.model
   for name in ('epochs', 'summary', 'class_names', 'image_size', 'latency'):
     assert getattr(again, name) == getattr(run, name), name
+
+
+def test_label_maps_are_collected_by_name(write):
+  folder = write('a', 'cifar10_rmt')
+  config = json.loads((folder / 'config.json').read_text())
+  config['data']['label_maps'] = '/place/maps'
+  (folder / 'config.json').write_text(json.dumps(config))
+  found = collect.collect(folder)  # interrupted before it named its machine
+  assert found['environment'] == []
+  assert found['config']['data']['label_maps'] == 'maps'
 
 
 def test_the_best_weights_may_be_an_average():
@@ -721,7 +744,11 @@ def test_the_command(counted, write, capsys, tmp_path):
   folder, out = write('a', 'digits_rmt'), tmp_path / 'out'
   assert report.main([str(folder), f'--out={out}']) == 0
   assert capsys.readouterr().out == f'{out}/report.md\n'
-  with pytest.raises(SystemExit) as stopped:
-    report.main([str(out), f'--out={tmp_path / "none"}'])
-  assert stopped.value.code == 2 and not (tmp_path / 'none').exists()
-  assert 'there is no run in' in capsys.readouterr().err.splitlines()[-1]
+  for runs, to, said in (
+      (out, tmp_path / 'none', 'there is no run in'),
+      (folder, folder / 'config.json', 'File exists'),
+  ):
+    with pytest.raises(SystemExit) as stopped:
+      report.main([str(runs), f'--out={to}'])
+    assert stopped.value.code == 2 and not to.is_dir()
+    assert said in capsys.readouterr().err.splitlines()[-1]

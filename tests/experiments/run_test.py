@@ -221,6 +221,13 @@ def test_a_failing_run_does_not_stop_the_others(jobs, tmp_path):
   assert any(line.endswith('failed with status 3') for line in said)
 
 
+def test_an_out_that_is_a_file(jobs, tmp_path):
+  (tmp_path / 'out').write_text('')
+  failed, said, calls = _run(jobs, tmp_path)
+  assert failed == jobs and not calls
+  assert all(' failed: ' in line and 'directory' in line for line in said)
+
+
 def test_what_is_complete_or_unreadable_or_another_s_is_passed_over(
     jobs, tmp_path
 ):
