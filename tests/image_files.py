@@ -1,5 +1,6 @@
-"""Generates small image files of every kind for the tests of `prepare`."""
+"""Small image files of every kind, and the command that prepares them."""
 
+import argparse
 import functools
 import io
 import pathlib
@@ -7,6 +8,8 @@ import tarfile
 
 import numpy as np
 import PIL.Image
+
+from gswinrmt_jax.commands import prepare as command
 
 
 @functools.cache
@@ -43,3 +46,10 @@ def tar(contents: dict[str, bytes]) -> bytes:
       member.size = len(content)
       archive.addfile(member, io.BytesIO(content))
   return file.getvalue()
+
+
+def prepare(*arguments: str) -> None:
+  """Runs `gswinrmt prepare`; its errors are raised."""
+  parser = argparse.ArgumentParser(prog='gswinrmt prepare')
+  command.add_arguments(parser)
+  command.run(parser.parse_args(arguments))

@@ -1,26 +1,19 @@
 """Tests `gswinrmt prepare`, from the command line to the data set."""
 
-import argparse
 import os
 
 import cifar10_archives
 import image_files
+from image_files import prepare
 import pytest
 
-from gswinrmt_jax.commands import prepare
 from gswinrmt_jax.data import prepared
 from gswinrmt_jax.data.prepare import cifar10, imagenet
 from gswinrmt_jax.errors import UserError
 
 
-def run(*arguments):
-  parser = argparse.ArgumentParser(prog='gswinrmt prepare')
-  prepare.add_arguments(parser)
-  return prepare.run(parser.parse_args(arguments)) or 0
-
-
 def test_digits_need_nothing(capsys):
-  assert run('digits') == 0
+  prepare('digits')
   assert capsys.readouterr().out == (
       'digits: ships with this package, nothing to prepare\n'
   )
@@ -32,29 +25,29 @@ def test_cifar10_from_an_archive_into_a_directory(
   monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_archives.PER_CLASS)
   archive = cifar10_archives.python_archive(tmp_path)
   root = tmp_path / 'data'
-  assert run('cifar10', '--archive', str(archive), '--dir', str(root)) == 0
+  prepare('cifar10', f'--archive={archive}', f'--dir={root}')
   assert f'cifar10: prepared {root}/cifar10/' in capsys.readouterr().out
   assert prepared.open_newest('cifar10', str(root))
   monkeypatch.setenv('TFDS_DATA_DIR', str(root))
-  assert run('cifar10') == 0
+  prepare('cifar10')
   assert 'already prepared' in capsys.readouterr().out
 
 
 def test_unknown_data_set():
   with pytest.raises(UserError, match='did you mean cifar10'):
-    run('cifar')
+    prepare('cifar')
   with pytest.raises(
       UserError, match='known: folder, segmentation, detection, imagenet'
   ):
-    run('xyz')
+    prepare('xyz')
   with pytest.raises(UserError, match='read in place: train with --config'):
-    run('xyz', '--images', 'in')
+    prepare('xyz', '--images', 'in')
 
 
 def test_class_folders_are_only_reported(tmp_path, capsys):
   names = image_files.names('cat', 'dog', count=10)
   image_files.write(tmp_path / 'my pets', names)
-  assert run('folder', str(tmp_path / 'my pets'), '--jobs=1') == 0
+  prepare('folder', str(tmp_path / 'my pets'), '--jobs=1')
   out = capsys.readouterr().out
   assert out.startswith('my pets: train 16, val 2, test 2 images of 2 classes')
   assert '(cat, dog)' in out and 'held out at random (seed 0)' in out
@@ -62,7 +55,7 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
   assert os.listdir(tmp_path) == ['my pets']
   (tmp_path / 'my pets/cat/3.jpg').write_bytes(b'x')
   with pytest.raises(UserError, match=r'1 of the .* the first cat/3\.jpg'):
-    run('folder', str(tmp_path / 'my pets'), '--jobs=1')
+    prepare('folder', str(tmp_path / 'my pets'), '--jobs=1')
   assert 'left out as damaged: 1' in capsys.readouterr().out
 
 
@@ -70,7 +63,7 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
 def test_known_collections_are_asked_for(dataset, tmp_path):
   arguments = [dataset, '--images', str(tmp_path), '--dir', str(tmp_path)]
   with pytest.raises(UserError, match=r'ILSVRC2012_img_train|0 class folders'):
-    run(*arguments)
+    prepare(*arguments)
 
 
 def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
@@ -78,7 +71,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
   folders = ('n01440764', 'n01443537', 'n01484850')
   image_files.write(tmp_path / 'in', image_files.names(*folders, count=12))
   (tmp_path / 'list').write_text('n01484850\nn01443537\n')
-  run(
+  prepare(
       'mini_imagenet',
       f'--images={tmp_path}/in',
       f'--dir={tmp_path}/out',
@@ -121,4 +114,4 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
 def test_options_that_do_not_belong(arguments, said, monkeypatch, tmp_path):
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(UserError, match=said):
-    run(*arguments.split())
+    prepare(*arguments.split())

@@ -1,6 +1,5 @@
 """Tests preparing segmentation data sets from images and label images."""
 
-import argparse
 import io
 import json
 import os
@@ -17,7 +16,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.commands import prepare
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
@@ -48,17 +46,17 @@ def _write(root, *names, high=3):
   }
 
 
-def _prepare(arguments):
-  parser = argparse.ArgumentParser()
-  prepare.add_arguments(parser)
-  prepare.run(parser.parse_args(arguments))
-
-
 def _run(root, *options):
   """Prepares the data set `scenes`."""
-  arguments = ['segmentation', 'scenes', '--jobs=1']
-  arguments += [f'--images={root}/images', f'--labels={root}/labels']
-  _prepare([*arguments, f'--dir={root}/out', *options])
+  image_files.prepare(
+      'segmentation',
+      'scenes',
+      '--jobs=1',
+      f'--images={root}/images',
+      f'--labels={root}/labels',
+      f'--dir={root}/out',
+      *options,
+  )
 
 
 def _said(root, *options):
