@@ -15,9 +15,7 @@ import itertools
 import math
 
 import numpy as np
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
+from scipy import special
 
 # ------------------------------------------------------------------- layers
 
@@ -32,7 +30,7 @@ def silu(x):
 
 def gelu(x):
   """Computes the exact GELU, x times the normal distribution function."""
-  return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+  return 0.5 * x * (1.0 + special.erf(x / math.sqrt(2.0)))
 
 
 def dense(tree, x):
