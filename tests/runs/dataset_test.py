@@ -137,11 +137,19 @@ def test_a_broken_file_is_one_line(change, tmp_path):
     assert '\n' not in str(caught.value)
 
 
+def _written(folder, splits):
+  """Writes splits; returns what opens them."""
+  folder_data.write(folder, splits)
+  return {
+      name: datasets.open_source('own', name, str(folder)) for name in splits
+  }
+
+
 @pytest.mark.parametrize('storage', ['memory', 'disk', 'decode'])
 def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'user'))
   splits = {'train': folder_data.examples(7), 'val': folder_data.examples(3, 1)}
-  folder_data.write(tmp_path, splits)
+  source = _written(tmp_path, splits)['train']
   train, val = (
       datasets.load(
           'own', split, str(tmp_path), image_size=(8, 8), storage=storage
@@ -150,7 +158,6 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
   )
   opened = {'train': train.source, 'val': val.source}
   found = dataset_record.of_run(_RECIPE, _INFO, opened, None).splits
-  source = datasets.open_source('own', 'train', str(tmp_path))
   order = source.order_checksum()
   content = source.content_checksum()
   assert found['train'] == dataset_record.Identity(
@@ -177,33 +184,35 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
       pass
 
 
-@pytest.mark.parametrize('split', ['train', 'val', 'test'])
-@pytest.mark.parametrize('change', ['pixels', 'label'])
-def test_images_and_labels_under_the_same_names_are_others(
-    split, change, tmp_path
-):
-  """126 images turned upside down would otherwise be trained on."""
+@pytest.fixture(scope='module')
+def own(tmp_path_factory):
+  """Returns the examples of three splits, and the sources of those."""
   splits = {
       name: folder_data.examples(4, seed)
       for seed, name in enumerate(('train', 'val', 'test'))
   }
+  return splits, _written(tmp_path_factory.mktemp('own'), splits)
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+@pytest.mark.parametrize('change', ['pixels', 'label'])
+def test_images_and_labels_under_the_same_names_are_others(
+    own, split, change, tmp_path
+):
+  """126 images turned upside down would otherwise be trained on."""
+  examples, opened = list(own[0][split]), own[1]
 
   def write(folder):
-    folder_data.write(tmp_path / folder, splits)
-    opened = {
-        name: datasets.open_source('own', name, str(tmp_path / folder))
-        for name in splits
-    }
-    spec = dataset_record.of_run(_RECIPE, _INFO, opened, None)
-    spec.write(tmp_path)
+    other = opened | _written(tmp_path / folder, {split: examples})
+    dataset_record.of_run(_RECIPE, _INFO, other, None).write(tmp_path)
 
-  write('first')
+  dataset_record.of_run(_RECIPE, _INFO, opened, None).write(tmp_path)
   write('copy')
-  name, content, label = splits[split][2]
-  changed = (name, folder_data.encoded(9, (30, 30)), label)
+  name, content, label = examples[2]
   if change == 'label':
-    changed = name, content, (label + 1) % 3
-  splits[split][2] = changed
+    examples[2] = name, content, (label + 1) % 3
+  else:
+    examples[2] = name, folder_data.encoded(9, (30, 30)), label
   said = rf'data\.json content of {split} differs; choose'
   with pytest.raises(UserError, match=said):
     write('second')

@@ -119,8 +119,8 @@ def test_checkpoints_of_unknown_config_are_refused(tmp_path):
         ('{"model": {}}', 'is not the recipe of a run'),
         ('{"data": 3}', 'is not the recipe of a run'),
         (
-            '{"model": {"name": "rmt_t"}, "a.b": 3}',
-            'is not the recipe of a run',
+            '{"model": {"name": "rmt_t"}, "data": {"name": "x"}, "a.b": 3}',
+            r'is not the recipe of a run: .*a\.b',
         ),
     ],
 )
