@@ -1,137 +1,116 @@
 """Prints the collectives of a compiled train step on all devices.
 
-  python tests/collectives_program.py CASE [CASE ...]
+  python tests/collectives_program.py CASE
 
-The output is JSON: for each case of `CASES`, the result shapes of each kind of
-collective.
+The output is JSON: the result shapes of each kind of collective in a case of
+`CASES`.
 """
 
 import collections
-import dataclasses
-import functools
 import json
 import re
 import sys
+import types
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.models import factory, layers
-from gswinrmt_jax.train import losses, optimizer, train_state, train_step
+from gswinrmt_jax.models import layers
+from gswinrmt_jax.train import schedule, trainer
 
-CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
+CLASSES, IMAGE = 10, (32, 32, 3)
 # Matches `%name = SHAPES all-reduce(...`; SHAPES of several arrays is a tuple.
 _EXCHANGE = re.compile(
     r'^\s+(?:ROOT )?%?[\w.\-]+ = (.+?) '
     r'((?:all-|reduce-scatter|collective-)[\w-]*)\(',
     re.MULTILINE,
 )
-_STAGES = {
-    'widths': (8, 16),
-    'depths': (2, 1),
-    'num_heads': (1, 2),
-    'mlp_ratios': (2.0, 2.0),
-    'layer_scale': (0.1, 0.1),
-    'decay_ranges': (4.0, 4.0),
+# One stage of two blocks; the windows of the second are shifted.
+_SMALL = {
+    'batch_size': 32,
+    'ema_decay': 0.9,
+    'dtype': 'float32',
+    'augment.crop_padding': 0,
+    'augment.flip': False,
+    'augment.rand_augment_ops': 0,
+    'augment.erase_prob': 0.0,
+    'model.widths': (8,),
+    'model.depths': (2,),
+    'model.num_heads': (2,),
+    'model.mlp_ratios': (2.0,),
+    'model.layer_scale': (0.1,),
+    'model.decay_ranges': (4.0,),
 }
-_PLAIN = augment_lib.Augment(
-    crop_padding=0,
-    flip=False,
-    rand_augment_set='timm',
-    rand_augment_ops=0,
-    rand_augment_magnitude=9.0,
-    rand_augment_std=0.5,
-    rand_augment_prob=0.5,
-    erase_prob=0.0,
-    erase_area=(0.02, 1 / 3),
-    erase_aspect=(0.3, 1 / 0.3),
-    erase_fill='noise',
-    mixup_alpha=0.8,
-    cutmix_alpha=1.0,
-    mix_prob=1.0,
-    label_smoothing=0.1,
-    num_classes=CLASSES,
-    mean=(0.5,) * 3,
-    std=(0.25,) * 3,
-)
-_FULL = dataclasses.replace(
-    _PLAIN, crop_padding=4, flip=True, rand_augment_ops=1, erase_prob=0.25
-)
-_UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
+# The model of each case, and what differs from `_SMALL`.
+CASES = {
+    'windows': (
+        'retention_compact',
+        {
+            'dtype': 'bfloat16',
+            'augment.crop_padding': 4,
+            'augment.flip': True,
+            'augment.rand_augment_ops': 1,
+            'augment.erase_prob': 0.25,
+            'model.window_size': 4,
+        },
+    ),
+    'sigmoid': ('swat_compact', {'model.window_size': 4}),
+    'tokens': (
+        'rmt_compact',
+        {
+            'token_label_weight': 0.5,
+            'data.label_maps': 'maps',
+            'augment.mixup_alpha': 0.0,
+            'augment.cutmix_alpha': 0.0,
+            'model.full_stages': (1,),
+            'model.head': 'proj',
+            'model.dense_head': True,
+        },
+    ),
+}
 
 
-def _exchanged(model, settings, *, tokens=False):
+def _exchanged(name, changes):
   """Compiles a train step; returns the shapes of its collectives, by kind."""
-  here = mesh.Devices()
-  own = recipes.defaults('retention_compact').optimizer
-  tx = optimizer.from_config(own, lambda step: 1e-3)
-
-  def augmentation(key, batch, step):
-    del step
-    image, targets = augment_lib.augment(
-        key, batch['image'], batch['label'], settings
-    )
-    if not tokens:
-      return image, targets
-    token_targets = jnp.tile(targets[:, None, None], (1, 4, 4, 1))
-    return image, (targets, token_targets)
-
-  loss = losses.class_loss
-  if tokens:
-    loss = functools.partial(losses.token_label_loss, weight=0.5)
-  shapes = jax.eval_shape(
-      lambda: train_state.create(model, tx, jax.random.key(0), IMAGE, ema=True)
+  config = recipes.defaults(name)
+  config.update_from_flattened_dict(_SMALL | changes)
+  config = recipes.resolve(config)
+  devices = mesh.Devices()
+  data = types.SimpleNamespace(
+      devices=devices,
+      info=datasets.Info(
+          'x', ('',) * CLASSES, (0.5,) * 3, (0.25,) * 3, IMAGE[:2]
+      ),
+      train=types.SimpleNamespace(image_shape=IMAGE),
   )
-  update = train_step.make_train_step(
-      model, tx, augmentation, loss, ema_decay=0.9
+  built = trainer.build(
+      config,
+      recipes.make_model(config, CLASSES, IMAGE),
+      data,
+      schedule.from_config(config, num_examples=1000),
   )
   batch = {
-      name: jax.ShapeDtypeStruct((BATCH, *shape), dtype, sharding=here.split)
+      name: jax.ShapeDtypeStruct(
+          (config.batch_size, *shape), dtype, sharding=devices.split
+      )
       for name, shape, dtype in (
           ('image', IMAGE, jnp.uint8),
           ('label', (), jnp.int32),
+          ('map_index', (4, 4, 2), jnp.uint16),
+          ('map_score', (4, 4, 2), jnp.float16),
       )
   }
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  step = jax.jit(update, donate_argnums=0, out_shardings=here.replicated)
   with nn.intercept_methods(layers.plain_convolutions):
-    lowered = step.lower(here.target(shapes), batch, key)
+    lowered = built.train_step.lower(built.target, batch, built.key)
   found = collections.defaultdict(list)
-  text = lowered.compile().as_text()
-  for results, opcode in _EXCHANGE.findall(text):
+  for results, opcode in _EXCHANGE.findall(lowered.compile().as_text()):
     found[opcode] += re.findall(r'\w+\[[\d,]*\]', results)
   return found
 
 
-def _model(name, **fields):
-  return factory.create_model(name, num_classes=CLASSES, **_STAGES | fields)
-
-
-def _windows():
-  return _exchanged(
-      _model('retention_compact', window_size=4, dtype='bfloat16'), _FULL
-  )
-
-
-def _sigmoid():
-  return _exchanged(_model('swat_compact', window_size=4), _PLAIN)
-
-
-def _tokens():
-  model = _model('rmt_compact', full_stages=(2,), head='proj', dense_head=True)
-  return _exchanged(model, _UNMIXED, tokens=True)
-
-
-CASES = {
-    'windows': _windows,
-    'sigmoid': _sigmoid,
-    'tokens': _tokens,
-}
-
-
 if __name__ == '__main__':
-  print(json.dumps({name: CASES[name]() for name in sys.argv[1:]}))
+  print(json.dumps(_exchanged(*CASES[sys.argv[1]])))
