@@ -2,9 +2,10 @@
 
 `tests/fixtures/rmt_tiny.npz` was computed in float32 on a CPU, each parameter
 and BN statistic perturbed. It has the weights by their PyTorch names (`sd/`),
-two inputs (the second, `b/`, is not square), logits, maps and a training step
-(`train/`). Of each map every 7th element is stored, which covers each channel
-and position. `decay/` and `angle/` are the tables of the four published sizes.
+two inputs (the second, `b/`, is not square), maps and a training step
+(`train/`); the logits are those of the code in float64. Of each map every 7th
+element is stored, which covers each channel and position. `decay/` and `angle/`
+are the tables of the four published sizes.
 """
 
 import functools

@@ -43,37 +43,42 @@ def _variables():
   )
 
 
+@jax.enable_x64(True)
 def _outputs(image):
-  """Returns the logits, and the output of every module by its path."""
+  """Returns logits, embedding, and the output of every module by its path."""
+  model = released_rmt.model().clone(dtype=jnp.float64)
 
   @jax.jit
   def run(variables, image):
-    return released_rmt.model().apply(
+    logits, found = model.apply(
         variables, image, train=False, capture_intermediates=True
     )
+    embedding = model.apply(variables, image, train=False, method='embed')
+    return logits, embedding, found['intermediates']
 
-  logits, captured = run(_variables(), image)
-  flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')
-  return logits, {
-      path.removesuffix('/__call__'): output for path, (output,) in flat.items()
-  }
+  variables, image = jax.tree.map(jnp.float64, (_variables(), image))
+  logits, embedding, captured = jax.device_get(run(variables, image))
+  flat = traverse_util.flatten_dict(captured, sep='/')
+  outputs = {path.removesuffix('/__call__'): y for path, (y,) in flat.items()}
+  return logits, embedding, outputs
 
 
 def _compare(got, want, name):
   got = np.asarray(got).ravel()[:: released_rmt.EVERY]
-  np.testing.assert_allclose(got, want, rtol=0, atol=5e-5, err_msg=name)
+  np.testing.assert_allclose(got, want, rtol=0, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize('prefix', ['', 'b/'], ids=['square', 'wide'])
 def test_logits_and_maps(prefix):
+  """In float64; the reference's tables of positions and decays are float32."""
   want = released_rmt.arrays()
-  logits, got = _outputs(want[f'{prefix}x'])
-  np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=1e-5)
+  logits, embedding, got = _outputs(want[f'{prefix}x'])
+  np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=2e-7)
   for name, path in _MAPS.items():
     _compare(got[path], want[prefix + name], name)
   _compare(got['proj'], want[prefix + 'proj'], 'proj')
-  pooled = jax.nn.silu(got['proj_norm']).mean((1, 2))
-  _compare(pooled, want[f'{prefix}pooled'], 'pooled')
+  # The head's SiLU(BN(Linear(map))), averaged, is part of the embedding.
+  _compare(embedding, want[f'{prefix}pooled'], 'pooled')
   if not prefix:
     for kind, block in _IN_BLOCKS.items():
       for part, path in _PARTS.items():

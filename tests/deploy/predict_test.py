@@ -16,10 +16,8 @@ import numpy as np
 import PIL.Image
 import pytest
 import random_variables
-import released_rmt
 
 from gswinrmt_jax import terminal as terminal_lib
-from gswinrmt_jax import weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
@@ -182,17 +180,6 @@ def test_logits_and_embeddings(loaded, digits):
       vectors @ head['kernel'] + head['bias'], logits, rtol=1e-5, atol=1e-5
   )
   np.testing.assert_allclose(loaded.logits(paths[0]), logits[:1], atol=1e-5)
-
-
-def test_the_projection_head_is_part_of_the_embedding():
-  """SiLU(BN(Linear(map))), averaged, as released."""
-  want, model = released_rmt.arrays(), released_rmt.model()
-  variables = weights.from_torch_state_dict(released_rmt.state_dict(), model)
-  pooled = jax.jit(
-      lambda x: model.apply(variables, x, train=False, method='embed')
-  )(want['x'])
-  found = np.asarray(pooled).ravel()[:: released_rmt.EVERY]
-  np.testing.assert_allclose(found, want['pooled'], rtol=0, atol=5e-5)
 
 
 def test_logits_that_are_not_finite_are_no_class(tmp_path, digits, capsys):

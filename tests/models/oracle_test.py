@@ -1,112 +1,17 @@
-"""Tests the oracle against the authors' code, Swin's masks and hand values."""
+"""Tests the oracle against Swin's masks and values by hand.
 
-import json
+`oracle_model_test` compares it with the package's RMT in float64, which
+`released_rmt_test` compares with the authors' code.
+"""
+
 import math
 import pathlib
-import re
 
 import numpy as np
 import oracle
 import pytest
 
 _DATA = pathlib.Path(__file__).parents[1] / 'fixtures'
-_RMT_TINY = (
-    pathlib.Path(__file__).parents[3] / 'shared' / 'reference' / 'rmt_tiny.npz'
-)
-
-# Swin's published masks: height, width, window, shift.
-_SWIN_CASES = [
-    (8, 8, 4, 2),
-    (8, 8, 4, 1),
-    (14, 14, 7, 3),
-    (14, 21, 7, 3),
-    (12, 20, 4, 2),
-]
-
-
-# ------------------------------------------------ RMT against the authors' code
-
-_TORCH_BLOCK = {
-    'retention_layer_norm': 'attention_norm',
-    'final_layer_norm': 'ffn_norm',
-    'retention.q_proj': 'attention/query',
-    'retention.k_proj': 'attention/key',
-    'retention.v_proj': 'attention/value',
-    'retention.out_proj': 'attention/out',
-    'retention.lepe.conv': 'attention/local',
-    'ffn.fc1': 'ffn/up',
-    'ffn.fc2': 'ffn/down',
-    'ffn.dwconv.conv': 'ffn/position',
-    'pos.conv': 'position',
-}
-
-
-def _module_path(module):
-  """Returns our path of a module of the authors' model."""
-  if match := re.fullmatch(r'patch_embed\.proj\.(\d+)', module):
-    index, rest = divmod(int(match[1]), 3)  # convolution, norm, activation
-    return f'stem/{("conv", "norm")[rest]}{index}'
-  if match := re.fullmatch(r'layers\.(\d)\.downsample\.(\w+)', module):
-    name = {'reduction': 'conv', 'norm': 'norm'}[match[2]]
-    return f'down{int(match[1]) + 1}/{name}'
-  if match := re.fullmatch(r'layers\.(\d)\.blocks\.(\d+)\.(.+)', module):
-    stage, block = int(match[1]) + 1, int(match[2])
-    return f'stage{stage}/block{block:02}/{_TORCH_BLOCK[match[3]]}'
-  return {'proj': 'proj', 'norm': 'proj_norm', 'head': 'head'}[module]
-
-
-def _from_torch(reference):
-  """Returns the state dict under our paths and in our layouts."""
-  variables = {}
-  for name in reference.files:
-    module, _, leaf = name.removeprefix('sd/').rpartition('.')
-    if not name.startswith('sd/') or module.endswith('Relpos'):
-      continue
-    array = reference[name]
-    if leaf == 'num_batches_tracked':
-      continue
-    if leaf in ('running_mean', 'running_var'):
-      variables[f'batch_stats/{_module_path(module)}/{leaf[8:]}'] = array
-    elif leaf == 'bias':
-      variables[f'params/{_module_path(module)}/bias'] = array
-    elif array.ndim == 1:
-      variables[f'params/{_module_path(module)}/scale'] = array
-    else:  # (out, in) -> [in, out]; (out, in, h, w) -> [h, w, in, out]
-      kernel = array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)
-      variables[f'params/{_module_path(module)}/kernel'] = kernel
-  return variables
-
-
-@pytest.mark.parametrize('prefix', ['', 'b/'])
-def test_rmt_agrees_with_the_authors_code(prefix):
-  """For a small random model, decomposed in stages 1-2, full in stages 3-4."""
-  if not _RMT_TINY.exists():
-    pytest.skip(f'no {_RMT_TINY.name} beside the repository')
-  with np.load(_RMT_TINY) as reference:
-    meta = json.loads(str(reference['config_json']))
-    config = {
-        'system': 'rmt',
-        'depths': meta['depths'],
-        'num_heads': meta['num_heads'],
-        'window_size': None,
-        'full_stages': (3, 4),
-        'decay_range': meta['heads_ranges'],
-        'head': 'proj',
-    }
-    out = oracle.forward(
-        _from_torch(reference), reference[f'{prefix}x'], config
-    )
-    want = reference[f'{prefix}logits_f64']
-    np.testing.assert_allclose(out['logits'], want, rtol=0, atol=2e-7)
-    for ours, theirs in [
-        ('stem', 'stem'),
-        ('stage1', 'stage0'),
-        ('stage2', 'stage1'),
-        ('stage3', 'stage2'),
-        ('stage4', 'stage3'),
-    ]:
-      want = reference[prefix + theirs]  # float32
-      np.testing.assert_allclose(out[ours], want, rtol=0, atol=2e-5)
 
 
 # ------------------------------------------------------------- Swin's own masks
@@ -125,8 +30,8 @@ def swin_masks():
 
 @pytest.mark.parametrize(
     'height,width,window,shift',
-    # The oracle shifts by half the window, so the case of shift 1 is left out.
-    [case for case in _SWIN_CASES if case[3] == case[2] // 2],
+    # Those of the file's masks whose shift is half the window.
+    [(8, 8, 4, 2), (14, 14, 7, 3), (14, 21, 7, 3), (12, 20, 4, 2)],
 )
 def test_tokens_mix_with_their_region(swin_masks, height, width, window, shift):
   """With zero scores and no decay, attention is the mean of the region."""
