@@ -291,9 +291,17 @@ def test_weights_that_are_not_finite_end_with_an_error(run, monkeypatch):
   assert not (run / 'none.json').exists()
 
 
-def test_split_batch_size_and_image_size(run):
+def test_split_batch_size_and_image_size(run, monkeypatch):
+  sizes, batches = [], batches_lib.eval_batches
+  monkeypatch.setattr(
+      batches_lib,
+      'eval_batches',
+      lambda records, *, batch_size: sizes.append(batch_size)
+      or batches(records, batch_size=batch_size),
+  )
   report, _ = _evaluate(run, step='latest', split='val')
   other, _ = _evaluate(run, step='latest', split='val', batch_size=4)
+  assert sizes == [5, 4]  # the recipe's, the one that was asked for
   assert report['count'] == other['count'] == 11
   assert report['confusion'] == other['confusion']
   larger, said = _evaluate(run, split='train', image_size=9)

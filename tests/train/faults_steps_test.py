@@ -7,32 +7,31 @@ import fault_runs
 import pytest
 import tiny_runs
 
+# Marks the batch of a step by its rows, so that one program serves any step.
 NAN_AT = """
-import jax, jax.numpy as jnp
+import jax.numpy as jnp
+from gswinrmt_jax.data import batches
 from gswinrmt_jax.train import losses
-make = losses.augmentation_and_loss
-def broken(config, *what, **how):
-  augment, loss = make(config, *what, **how)
+draw, make = batches.train_batches, losses.augmentation_and_loss
+def marked(*what, start_step, **how):
+  drawn = draw(*what, start_step=start_step, **how)
+  for step, batch in enumerate(drawn, start_step + 1):
+    yield {**batch, 'row': batch['row'] - 99} if step == STEP else batch
+def broken(*what, **how):
+  augment, loss = make(*what, **how)
   def augmentation(key, batch, step):
     image, targets = augment(key, batch, step)
-    return image + jnp.where(step == {step} - 1, jnp.nan, 0.0), targets
+    return image + jnp.where(batch['row'][0] < 0, jnp.nan, 0.0), targets
   return augmentation, loss
+patch.setattr(batches, 'train_batches', marked)
 patch.setattr(losses, 'augmentation_and_loss', broken)
 """
 
 
-@pytest.mark.parametrize(
-    ('step', 'seen', 'saved'),
-    [(3, '1 to 5', []), (9, '7 to 10', [6]), (12, '11 to 12', [6])],
-)
-def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
-    launcher, tmp_path, step, seen, saved
-):
-  """Before the first one, in an interval, and at the last step of an epoch."""
-  folder = tmp_path / 'run'
-  status, said = launcher.run(
-      folder, NAN_AT.format(step=step), **fault_runs.AVERAGED
-  )
+def _end(launcher, folder, step, seen, saved):
+  """Checks that a run ends at a step that is not finite; returns the fault."""
+  broken = NAN_AT.replace('STEP', str(step))
+  status, said = launcher.run(folder, broken, **fault_runs.AVERAGED)
   last = fault_runs.last_line(said)
   assert status == 1
   assert f'not finite at step {step} (seen when reading steps {seen})' in last
@@ -43,12 +42,23 @@ def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
     assert 'there is no checkpoint in ' in last
   assert '--config.nan_policy=skip' in last
   assert all(entry['step'] < step for entry in tiny_runs.figures(folder))
+  return broken
+
+
+@pytest.mark.parametrize(
+    ('step', 'seen', 'saved'), [(3, '1 to 5', []), (12, '11 to 12', [6])]
+)
+def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
+    launcher, tmp_path, step, seen, saved
+):
+  """Before the first one, and at the last step of an epoch."""
+  _end(launcher, tmp_path / 'run', step, seen, saved)
 
 
 def test_a_step_that_is_not_finite_can_be_skipped(launcher, unbroken, tmp_path):
   """The same command resumes with the policy, and counts skipped steps."""
-  folder, broken = tmp_path / 'run', NAN_AT.format(step=9)
-  assert launcher.run(folder, broken, **fault_runs.AVERAGED)[0] == 1
+  folder = tmp_path / 'run'
+  broken = _end(launcher, folder, 9, '7 to 10', [6])
   skip = {**fault_runs.AVERAGED, 'nan_policy': 'skip'}
   status, said = launcher.run(folder, broken, **skip)
   assert status == 0 and 'from the checkpoint of step 6.' in said, said
