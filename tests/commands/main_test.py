@@ -46,33 +46,6 @@ def test_each_command_has_a_help_that_fits_the_screen(capsys, name):
   assert 'absl' not in text and 'helpfull' not in text
 
 
-@pytest.mark.parametrize(
-    ('argv', 'said'),
-    [
-        (
-            ['evalute'],
-            "gswinrmt: no command 'evalute' (did you mean evaluate?)",
-        ),
-        (['xyz'], "gswinrmt: no command 'xyz'; there are prepare, train, "),
-        (['evaluate'], 'the following arguments are required: RUN'),
-        (
-            ['evaluate', 'x', '--stp=1'],
-            'unrecognized arguments: --stp=1 (did you mean --step?)',
-        ),
-        (
-            ['evaluate', 'x', '--image-size=big'],
-            "--image-size is 'big': must be a whole number, at least 1",
-        ),
-        (['train', '--confg=a'], "gswinrmt: unknown argument '--confg=a'"),
-    ],
-)
-def test_mistakes_are_one_line(capsys, argv, said):
-  assert main.main(argv) == 2
-  error = capsys.readouterr().err
-  assert said in error and error.startswith('gswinrmt: ')
-  assert error.count('\n') == 1
-
-
 def test_help_does_not_wait_for_heavy_libraries():
   program = (
       'import sys\n'
@@ -124,34 +97,6 @@ def test_options_of_evaluate(calls):
           'out': pathlib.Path('o.json'),
       }.items()
   )
-
-
-@pytest.mark.parametrize(
-    ('argument', 'said'),
-    [
-        (
-            '--step=bst',
-            "--step is 'bst': must be best, latest or N"
-            ' (did you mean best?)',
-        ),
-        (
-            '--image-size=0',
-            "--image-size is '0': must be a whole number, at least 1",
-        ),
-        (
-            '--batch-size=-3',
-            "--batch-size is '-3': must be a whole number, " 'at least 1',
-        ),
-        (
-            '--weights=mean',
-            "--weights is 'mean': must be raw or ema",
-        ),
-    ],
-)
-def test_mistakes_of_evaluate(calls, capsys, argument, said):
-  assert main.main(['evaluate', 'r', argument]) == 2
-  assert capsys.readouterr().err == f'gswinrmt: {said}\n'
-  assert not calls
 
 
 def test_summarize_knows_every_model():
@@ -207,23 +152,6 @@ def test_patterns_of_summarize(capsys, monkeypatch):
   names = [row.split()[0] for row in rows]
   retention, released = ['retention_compact', 'retention_large'], 'tsbl'
   assert names == retention + [f'rmt_{size}' for size in released]
-
-
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [
-        (['--dense', '--image-size=64'], 'has the image sizes of the paper'),
-        (['--dense', 'rmt_large'], 'of rmt_t, rmt_s, rmt_b, rmt_l only'),
-        ([], 'name a model, or --all'),
-        (['swin_*'], "no model 'swin_*'"),
-        (['rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
-        (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),
-    ],
-)
-def test_mistakes_of_summarize(words, said, capsys):
-  assert main.main(['summarize', *words]) == 2
-  printed = capsys.readouterr().err
-  assert said in printed and printed.count('\n') == 1
 
 
 def test_words_after_overrides():

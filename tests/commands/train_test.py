@@ -98,36 +98,6 @@ def test_processes_join_before_anything_is_trained(calls, monkeypatch):
   assert len(calls) == 2
 
 
-@pytest.mark.parametrize(
-    ('argv', 'said'),
-    [
-        (['--config='], '--config needs a value'),
-        (['--workdir=x'], '--config is missing'),
-        (['--config=digits_rmt', '--process=1'], '--coordinator and --proce'),
-        (['--config=digits_rmt', 'extra'], "unknown argument 'extra'"),
-        (['--config=digits_rmt', '--workdri=a'], 'did you mean --workdir?'),
-        (['--config=folder', '--data=x'], 'did you mean --config.data.name?'),
-        (['--config=digits_rmt', '--seed=1'], 'did you mean --config.seed?'),
-        (['config=digits_rmt'], 'did you mean --config?'),
-        (
-            ['--config=digits_rmt', '--learning_rate', '1'],
-            'did you mean --config.optimizer.learning_rate?',
-        ),
-        (
-            ['--config=digits_rmt', '--config.sed=1'],
-            'did you mean --config.seed?',
-        ),
-        (['--config=nothing'], 'no config file nothing'),
-        (['digits_rmt:smoke'], 'did you mean --config=digits_rmt:smoke?'),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_starts(calls, capsys, argv, said):
-  assert train.main(argv) == 2
-  error = capsys.readouterr().err
-  assert error.startswith('gswinrmt: ') and error.count('\n') == 1
-  assert said in error and not calls
-
-
 def test_help_with_a_recipe_lists_its_fields(calls, capsys):
   """In columns; fields of the model show the named model's own values."""
   argv = ['--config=digits_rmt', '--config.model.widths=(8,8,8,8)', '--help']

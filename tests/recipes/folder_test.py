@@ -243,21 +243,6 @@ def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
   )
 
 
-@pytest.mark.parametrize(
-    ('override', 'said'),
-    [
-        ('--config.data.name=nowhere', "unknown data set 'nowhere'"),
-        ('--config.data.name=no/where', 'no/where does not exist; give a fol'),
-        ('--config.data.name=own/ant/000.png', 'ant/000.png is no folder; giv'),
-        ('--config.init_from=nowhere', 'nowhere does not exist'),
-        ('--config.data.val_split=dev', "no split 'dev'"),
-    ],
-)
-def test_what_is_not_there_is_told_at_once(own, override, said):
-  with pytest.raises(UserError, match=said):
-    _adapted(own, override)
-
-
 def test_damaged_images_are_named_with_what_to_do(own, capsys):
   """All by `prepare folder`; the first that is read by training."""
   for name in ('ant/001.png', 'bee/002.png'):
