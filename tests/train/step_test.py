@@ -31,24 +31,27 @@ def _augmentation(key, batch, step):
   return image / 255.0 + noise, targets
 
 
-def _setup(augmentation=_augmentation, tx=None):
-  model, tx = tiny.Tiny(), tx or optax.adamw(1e-2)
+def _setup(tx=None, *, model=None, augmentation=_augmentation, count=8, **how):
+  """Returns the compiled step, the state before it and a batch."""
+  model, tx = model or tiny.Tiny(), tx or optax.adamw(1e-2)
   state = jax.jit(
-      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+      lambda: state_lib.create(
+          model, tx, jax.random.key(0), (6, 7, 3), ema='ema_decay' in how
+      )
   )()
-  data = tiny.arrays(0, 8)
+  data = tiny.arrays(0, count)
   batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
-  return step_lib.make_train_step(model, tx, augmentation), state, batch
+  train_step = step_lib.make_train_step(model, tx, augmentation, **how)
+  return jax.jit(train_step), state, batch
 
 
 def test_learns_compiles_once_and_moves_everything():
   train_step, state, batch = _setup()
-  train_step = jax.jit(chex.assert_max_traces(train_step, n=1))
   initial, losses = state, []
   for _ in range(20):
     state, metrics = train_step(state, batch, jax.random.key(1))
     losses.append(float(metrics['loss']))
-  assert int(state.step) == 20
+  assert int(state.step) == 20 and train_step._cache_size() == 1
   assert losses[-1] < losses[0]
   chex.assert_tree_all_finite(state)
   moved = jax.tree.map(
@@ -83,21 +86,9 @@ def test_a_model_without_batch_norm_trains():
 
 def test_the_average_follows_parameters_and_statistics():
   """After each update, in float64, starting from the initial weights."""
-  model, tx = tiny.Tiny(), optax.adamw(1e-1)
-  create = jax.jit(
-      lambda: state_lib.create(
-          model, tx, jax.random.key(0), (6, 7, 3), ema=True
-      )
-  )
-  data = tiny.arrays(0, 8)
-  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
-  state = create()
+  train_step, state, batch = _setup(optax.adamw(1e-1), ema_decay=0.75)
   chex.assert_trees_all_equal(state.ema, state.variables)
   mean = jax.tree.map(np.float64, state.variables)
-  train_step = jax.jit(
-      step_lib.make_train_step(model, tx, _augmentation, ema_decay=0.75),
-      donate_argnums=0,
-  )
   for _ in range(3):
     state, _ = train_step(state, batch, jax.random.key(1))
     mean = jax.tree.map(
@@ -109,7 +100,6 @@ def test_the_average_follows_parameters_and_statistics():
 
 def test_draws_follow_key_and_step():
   train_step, state, batch = _setup()
-  train_step = jax.jit(train_step)
   key = jax.random.key(1)
   same = [train_step(state, batch, key)[1]['loss'] for _ in range(2)]
   assert same[0] == same[1]
@@ -175,11 +165,10 @@ def test_a_gradient_that_is_not_finite_is_told():
 
 def test_metrics_by_hand():
   """One step of SGD from uniform logits, whose loss is log 3."""
-  tx = optax.sgd(0.5)
-  train_step, state, batch = _setup(tx=tx)
+  train_step, state, batch = _setup(optax.sgd(0.5))
   head = state.params['head']
   params = {**state.params, 'head': jax.tree.map(jnp.zeros_like, head)}
-  new, metrics = jax.jit(train_step)(
+  new, metrics = train_step(
       state.replace(params=params), batch, jax.random.key(1)
   )
   assert metrics['loss'] == pytest.approx(np.log(3), rel=1e-6)
@@ -208,28 +197,17 @@ def _with_and_without_skipping():
     image = image.at[0, 0, 0, 0].add(batch['added'])
     return image * batch['slope'], targets
 
-  model, tx = tiny.Tiny(), optax.adamw(1e-1)
-  data = tiny.arrays(0, 8)
-  good = {
-      'image': jnp.asarray(data.image),
-      'label': jnp.asarray(data.label),
-      'added': jnp.float32(0),
-      'slope': jnp.float32(1),
-  }
   with compiling.usual_kernels():  # The two programs must agree in every bit.
-    state = jax.jit(
-        lambda: state_lib.create(
-            model, tx, jax.random.key(0), (6, 7, 3), ema=True
-        )
-    )()
-    skipping, plain = (
-        jax.jit(
-            step_lib.make_train_step(
-                model, tx, augmentation, ema_decay=0.75, skip_nonfinite=skips
-            )
+    (skipping, state, batch), (plain, *_) = (
+        _setup(
+            optax.adamw(1e-1),
+            augmentation=augmentation,
+            ema_decay=0.75,
+            skip_nonfinite=skips,
         )
         for skips in (True, False)
     )
+  good = {**batch, 'added': jnp.float32(0), 'slope': jnp.float32(1)}
   return state, good, skipping, plain
 
 
@@ -286,14 +264,13 @@ def _mixing(key, batch, step):
 
 
 def _after_two_steps(steps, *, batch_norm):
-  model, tx = _Model(batch_norm), optax.sgd(0.5)
-  state = jax.jit(
-      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
-  )()
-  update = step_lib.make_train_step(model, tx, _mixing, accumulate_steps=steps)
-  data = tiny.arrays(0, 12)
-  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
-  update = jax.jit(update)
+  update, state, batch = _setup(
+      optax.sgd(0.5),
+      model=_Model(batch_norm),
+      augmentation=_mixing,
+      count=12,
+      accumulate_steps=steps,
+  )
   state, _ = update(state, batch, jax.random.key(1))
   return update(state, batch, jax.random.key(1)), state, batch
 
@@ -398,20 +375,9 @@ def test_metrics_tell_the_rate_of_the_update_and_the_decays_after_it():
   rate = optax.linear_schedule(3.0, 1.0, 2)
   settings = recipes.defaults('retention_compact').optimizer
   tx = optimizer.from_config(settings, rate)
-  model = tiny.Tiny()
-  state = jax.jit(
-      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
-  )()
-  train_step = jax.jit(
-      step_lib.make_train_step(
-          model,
-          tx,
-          _augmentation,
-          learning_rate=lambda s: optimizer.last_learning_rate(rate, s),
-      )
+  train_step, state, batch = _setup(
+      tx, learning_rate=lambda s: optimizer.last_learning_rate(rate, s)
   )
-  data = tiny.arrays(0, 8)
-  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
   found = []
   for _ in range(4):
     state, metrics = train_step(state, batch, jax.random.key(1))
