@@ -22,12 +22,12 @@ _SMALL = {
         'rpn_channels': 6,
         'linear_channels': 8,
         'mask_channels': 4,
-        'train_candidates': 20,
-        'train_proposals': 16,
-        'candidates': 20,
-        'proposals': 16,
+        'train_candidates': 10,
+        'train_proposals': 8,
+        'candidates': 10,
+        'proposals': 8,
         'rpn_samples': 40,
-        'roi_samples': 16,
+        'roi_samples': 8,
     },
 }
 _SMALL['cascade'] = _SMALL['mask'] | {'conv_channels': 5}
@@ -178,7 +178,7 @@ def test_padding_changes_nothing(head, size):
   assert min(counts) == 0 < max(counts)
 
 
-@pytest.mark.parametrize(('head', 'count'), [('retina', 25), ('cascade', 10)])
+@pytest.mark.parametrize(('head', 'count'), [('retina', 25), ('cascade', 5)])
 def test_padding_may_be_anything(head, count):
   """Random sizes in one program, each with two paddings; a cascade is slow."""
   before = _program(head)._cache_size()
