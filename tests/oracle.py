@@ -352,12 +352,13 @@ def forward(variables, image, config):
       ('norm', 'proj'). Everything else follows from the parameters.
 
   Returns:
-    A dict of 'stem', 'stage1' to 'stage4' (before downsampling) and 'logits'.
+    A dict of 'stem', 'stage1' to the last (before downsampling) and 'logits'.
   """
   tree = nest(variables)
   params, statistics = tree['params'], tree['batch_stats']
   out = features(params, statistics, image, config)
-  out['logits'] = classify(params, statistics, out['stage4'], config['head'])
+  last = out[f'stage{len(config["depths"])}']
+  out['logits'] = classify(params, statistics, last, config['head'])
   return out
 
 
@@ -373,12 +374,12 @@ def features(params, statistics, image, config):
       x = gelu(x)
   out['stem'] = x
 
-  for stage in range(1, 5):
-    for index in range(config['depths'][stage - 1]):
+  for stage, depth in enumerate(config['depths'], start=1):
+    for index in range(depth):
       branch = params[f'stage{stage}'][f'block{index:02}']
       x = block(branch, x, config, stage, index)
     out[f'stage{stage}'] = x
-    if stage < 4:
+    if stage < len(config['depths']):
       down = f'down{stage}'
       x = conv(params[down]['conv'], x, stride=2)
       x = batch_norm(params[down]['norm'], statistics[down]['norm'], x)

@@ -1,7 +1,8 @@
-"""Segmenters in float64 NumPy, with loops over pixels, bins and levels.
+"""Semantic FPN in float64 NumPy, with loops over pixels and levels.
 
-The counterpart of `oracle` for Semantic FPN and UperNet in evaluation mode,
-written from the description of the layers. It shares no line with the package.
+The counterpart of `oracle` for segmenters in evaluation mode, written from the
+description of the layers. It shares no line with the package. `pooled` is the
+pooling of UperNet.
 """
 
 import math
@@ -68,33 +69,13 @@ def semantic_fpn(params, statistics, maps):
   return conv(params['classifier']['conv'], total)
 
 
-def uper(params, statistics, maps):
-  def layer(name, x):
-    return conv_bn(params, statistics, name, x)
-
-  *fine, last = maps
-  joined = [last]
-  for bins in (1, 2, 3, 6):
-    x = layer(f'pool{bins}', resized(last, bins, bins, pooled))
-    joined.append(resized(x, *last.shape[1:3], bilinear))
-  merged = [layer(f'lateral{i + 1}', x) for i, x in enumerate(fine)]
-  merged.append(layer('pyramid_pooling', np.concatenate(joined, -1)))
-  for i in reversed(range(len(fine))):
-    size = fine[i].shape[1:3]
-    merged[i] = merged[i] + resized(merged[i + 1], *size, bilinear)
-  outs = [layer(f'output{i + 1}', x) for i, x in enumerate(merged[:-1])]
-  outs = [resized(x, *maps[0].shape[1:3], bilinear) for x in outs + merged[-1:]]
-  fused = layer('fusion', np.concatenate(outs, -1))
-  return conv(params['classifier']['conv'], fused)
-
-
 def auxiliary(params, statistics, maps):
   x = conv_bn(params, statistics, 'conv', maps[-2])
   return conv(params['classifier']['conv'], x)
 
 
 def forward(variables, image, config):
-  """Returns the logits of the image, and the auxiliary logits if any.
+  """Returns the logits of the image and the auxiliary logits.
 
   The arguments are those of `oracle.forward`; the backbone has `feature_norm`.
   """
@@ -108,13 +89,13 @@ def forward(variables, image, config):
     x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
     maps.append(x * norm['scale'] + norm['bias'])
-  out, head = {}, (params['decode_head'], statistics['decode_head'])
-  if 'neck' in params:
-    out['logits'] = semantic_fpn(*head, pyramid(params['neck'], maps))
-  else:
-    out['logits'] = uper(*head, maps)
-  if 'auxiliary_head' in params:
-    head = params['auxiliary_head'], statistics['auxiliary_head']
-    out['auxiliary'] = auxiliary(*head, maps)
+  decoder, side = (
+      (params[name], statistics[name])
+      for name in ('decode_head', 'auxiliary_head')
+  )
+  out = {
+      'logits': semantic_fpn(*decoder, pyramid(params['neck'], maps)),
+      'auxiliary': auxiliary(*side, maps),
+  }
   size = image.shape[1:3]
   return {name: resized(x, *size, bilinear) for name, x in out.items()}
