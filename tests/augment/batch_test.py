@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from gswinrmt_jax.augment import batch, mix, rand_augment, random_erasing
 
@@ -65,7 +66,7 @@ def test_all_off_is_normalize_and_smoothed_targets():
   hot = np.eye(K)[label]
   for settings in (OFF, never):
     pixels, target = _augment(
-        jax.random.key(0), image, label, settings=settings
+        jax.random.key(0), image, label, settings=settings, mixing=True
     )
     np.testing.assert_array_equal(pixels, expected)
     np.testing.assert_allclose(target, hot * 0.9 + 0.1 / K, rtol=1e-6)
@@ -75,7 +76,8 @@ def test_the_key_decides():
   image, label = _batch()
 
   def run(seed):
-    return _augment(jax.random.key(seed), image, label, settings=ON)
+    key = jax.random.key(seed)
+    return _augment(key, image, label, settings=ON, mixing=True)
 
   (pixels, target), (again, _), (other, _) = run(0), run(0), run(1)
   assert pixels.shape == image.shape and pixels.dtype == jnp.float32
@@ -97,87 +99,57 @@ def test_float32_and_int32_also_under_x64():
   assert pixels.dtype == target.dtype == jnp.float32
 
 
-def test_the_chain_is_its_stages_in_order():
+# Settings that differ from those of `ON`.
+OTHERS = {
+    'rand_augment_set': 'torchvision',
+    'rand_augment_std': 0.0,
+    'rand_augment_prob': 1.0,
+    'erase_prob': 0.5,
+    'erase_area': (0.3, 0.4),
+    'erase_aspect': (0.5, 0.7),
+    'erase_fill': 'zeros',
+}
+
+
+@pytest.mark.parametrize('changes', [{}, OTHERS], ids=['timm', 'torchvision'])
+def test_the_chain_is_its_stages_in_order(changes):
+  """Every setting reaches its stage; the mixing alone may be left out."""
   image, label = _batch()
-  key = jax.random.key(3)
+  settings = dataclasses.replace(ON, **changes)
 
   @jax.jit
-  def by_hand(image, label):
+  def by_hand(key, image, label):
     crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
     x, _ = batch.crop_and_flip(crop_key, image, padding=4, flip=True)
     x = rand_augment.rand_augment(
         rand_key,
         x,
-        op_set='timm',
+        op_set=settings.rand_augment_set,
         ops=2,
         magnitude=9.0,
-        std=0.5,
-        prob=0.5,
+        std=settings.rand_augment_std,
+        prob=settings.rand_augment_prob,
         fill=(128, 102, 76),  # MEAN in grey levels
     )
     x = random_erasing.random_erase(
         erase_key,
         batch.normalize(x, MEAN, STD),
-        prob=0.25,
-        area=(0.02, 1 / 3),
-        aspect=(0.3, 1 / 0.3),
-        fill='noise',
+        prob=settings.erase_prob,
+        area=settings.erase_area,
+        aspect=settings.erase_aspect,
+        fill=settings.erase_fill,
     )
     target = mix.smooth_targets(label, num_classes=K, smoothing=0.1)
-    return mix.mix(mix_key, x, target, mixup_alpha=0.8, cutmix_alpha=1.0)
+    mixed = mix.mix(mix_key, x, target, mixup_alpha=0.8, cutmix_alpha=1.0)
+    return (x, target), mixed
 
-  actual = _augment(key, image, label, settings=ON)
-  for ours, expected in zip(actual, by_hand(image, label), strict=True):
-    np.testing.assert_allclose(ours, expected, atol=1e-5)
-
-
-def test_every_setting_reaches_its_stage():
-  """With torchvision's operations, mixing off and other erasing settings."""
-  image, label = _batch()
-  settings = dataclasses.replace(
-      ON,
-      rand_augment_set='torchvision',
-      rand_augment_std=0.0,
-      rand_augment_prob=1.0,
-      erase_prob=0.5,
-      erase_area=(0.3, 0.4),
-      erase_aspect=(0.5, 0.7),
-      erase_fill='zeros',
-  )
-
-  @jax.jit
-  def by_hand(key, image):
-    crop_key, rand_key, erase_key, _ = jax.random.split(key, 4)
-    x, _ = batch.crop_and_flip(crop_key, image, padding=4, flip=True)
-    x = rand_augment.rand_augment(
-        rand_key,
-        x,
-        op_set='torchvision',
-        ops=2,
-        magnitude=9.0,
-        std=0.0,
-        prob=1.0,
-        fill=(0, 0, 0),
-    )
-    return random_erasing.random_erase(
-        erase_key,
-        batch.normalize(x, MEAN, STD),
-        prob=0.5,
-        area=(0.3, 0.4),
-        aspect=(0.5, 0.7),
-        fill='zeros',
-    )
-
-  augmented = jax.jit(
-      lambda key, mixing: batch.augment(
-          key, jnp.asarray(image), jnp.asarray(label), settings, mixing=mixing
-      )
-  )
   for key in map(jax.random.key, (3, 5)):
-    pixels, target = augmented(key, False)
-    np.testing.assert_allclose(pixels, by_hand(key, image), atol=1e-5)
-    np.testing.assert_allclose(target, np.eye(K)[label] * 0.9 + 0.1 / K, 1e-6)
-    assert (augmented(key, True)[1] != target).any()
+    plain, mixed = by_hand(key, image, label)
+    assert (plain[1] != mixed[1]).any()
+    for mixing, expected in ((False, plain), (True, mixed)):
+      found = _augment(key, image, label, settings=settings, mixing=mixing)
+      for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_draws_are_those_of_earlier_versions():

@@ -166,7 +166,7 @@ def test_a_share_of_the_batches_is_mixed():
 
 @pytest.mark.parametrize('alphas', [(0.8, 0.0), (0.0, 0.8)])
 def test_a_batch_that_may_not_be_mixed_stays(alphas):
-  """With both methods: `batch_test.test_every_setting_reaches_its_stage`."""
+  """With both methods: `batch_test.test_the_chain_is_its_stages_in_order`."""
   image, target = _batch()
   mixed = jax.jit(
       lambda key, allowed: mix.mix(
