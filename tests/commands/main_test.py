@@ -4,12 +4,13 @@ import pathlib
 import subprocess
 import sys
 
+import deep_shapes
 import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import arguments, main, summarize
 from gswinrmt_jax.evals import evaluate_run
-from gswinrmt_jax.models import cost, named
+from gswinrmt_jax.models import cost, factory, named
 
 COMMANDS = tuple(main._COMMANDS)
 
@@ -131,8 +132,10 @@ def test_a_row_of_summarize(capsys, monkeypatch):
   assert asked == [(*model, (224, 224)), (*model, (64, 64))]
 
 
-def test_dense_models_of_summarize(capsys):
+def test_dense_models_of_summarize(capsys, monkeypatch):
   """Checks parameters, and the paper's figures: its MACs exclude attention."""
+  shapes = deep_shapes.variable_shapes
+  monkeypatch.setattr(factory, 'variable_shapes', shapes)
   assert main.main(['summarize', 'rmt_t', '--dense']) == 0
   head, *rows = capsys.readouterr().out.splitlines()
   assert (

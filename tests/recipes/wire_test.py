@@ -23,6 +23,7 @@ import pytest
 
 from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.recipes import field as field_lib
 from gswinrmt_jax.train import (
     learning_rate,
@@ -299,13 +300,23 @@ def _traits(run, base):
     yield _program(trained.train_step, target, batch, trained.key)
 
 
+def _created(model, *rest, create=train_state.create, **how):
+  """Creates a state of zeros, whose shapes are traced once for each model."""
+  shapes = factory.variable_shapes(model, rest[-1])
+  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+  with mock.patch.object(type(model), 'init', lambda *_, **__: zeros):
+    return create(model, *rest, **how)
+
+
 @contextlib.contextmanager
 def _opened(config):
   """Opens a run in a folder of its own, without output."""
   with tempfile.TemporaryDirectory() as folder:
     said = terminal.Terminal(io.StringIO())
-    with run_lib.open_run(config, pathlib.Path(folder) / 'run', said) as run:
-      yield run
+    place = pathlib.Path(folder) / 'run'
+    with mock.patch.object(train_state, 'create', _created):
+      with run_lib.open_run(config, place, said) as run:
+        yield run
 
 
 @functools.cache
