@@ -81,19 +81,12 @@ def _job(folder, *overrides):
   return run.Job(folder, (), recipes.resolve(config))
 
 
-@pytest.fixture
-def write(tmp_path):
-  def write_one(accuracies, *overrides, **how):
-    folder = tmp_path / f'run{len(list(tmp_path.iterdir()))}'
-    return made_up_runs.write(
-        folder,
-        'cifar10_rmt',
-        accuracies,
-        overrides=['--config.num_epochs=3', *overrides],
-        **how,
-    )
-
-  return write_one
+def _write(folder, accuracies, *overrides, **how):
+  """Writes a run folder of such a job."""
+  overrides = ['--config.num_epochs=3', *overrides]
+  return made_up_runs.write(
+      folder, 'cifar10_rmt', accuracies, overrides=overrides, **how
+  )
 
 
 IN_STEPS = ['--config.num_epochs=0', '--config.num_steps=20']
@@ -101,38 +94,28 @@ MORE_STEPS = [IN_STEPS[0], '--config.num_steps=2000']
 
 
 @pytest.mark.parametrize(
-    ('accuracies', 'how', 'changes', 'state'),
+    ('accuracies', 'written', 'how', 'changes', 'state'),
     [
-        ([], {'summed_up': False}, [], 'not begun'),
-        ([0.25, 0.5], {'summed_up': False}, [], 'epoch 2 of 3'),
-        ([0.25, 0.5], {}, [], 'epoch 2 of 3'),  # stopped early, summed up
-        ([0.25, 0.5, 0.75], {'summed_up': False}, [], 'epoch 3 of 3'),
-        ([0.25, 0.5, 0.75], {'test': 0.5}, [], 'complete'),
-        ([0.25, 0.5], {}, ['--config.stop_after_epochs=2'], 'complete'),
-        ([0.25, 0.5, 0.75], {}, [], 'not tested'),
-        (
-            [0.25, 0.5],
-            {'overrides': IN_STEPS, 'test': 0.5},
-            IN_STEPS,
-            'complete',
-        ),
-        (
-            [0.25, 0.5],
-            {'overrides': MORE_STEPS},
-            MORE_STEPS,
-            'step 20 of 2,000',
-        ),
+        ([], [], {'summed_up': False}, [], 'not begun'),
+        ([0.25, 0.5], [], {'summed_up': False}, [], 'epoch 2 of 3'),
+        ([0.25, 0.5], [], {}, [], 'epoch 2 of 3'),  # stopped early, summed up
+        ([0.25, 0.5, 0.75], [], {'summed_up': False}, [], 'epoch 3 of 3'),
+        ([0.25, 0.5, 0.75], [], {'test': 0.5}, [], 'complete'),
+        ([0.25, 0.5], [], {}, ['--config.stop_after_epochs=2'], 'complete'),
+        ([0.25, 0.5, 0.75], [], {}, [], 'not tested'),
+        ([0.25, 0.5], IN_STEPS, {'test': 0.5}, IN_STEPS, 'complete'),
+        ([0.25, 0.5], MORE_STEPS, {}, MORE_STEPS, 'step 20 of 2,000'),
         (
             [0.25, 0.5, 0.75],
+            [],
             {'test': 0.5},
             ['--config.batch_size=64'],
             'of another config: batch_size is 128 there and 64 here',
         ),
     ],
 )
-def test_states(accuracies, how, changes, state, tmp_path):
-  how = {'overrides': ['--config.num_epochs=3'], **how}
-  folder = made_up_runs.write(tmp_path / 'a', 'cifar10_rmt', accuracies, **how)
+def test_states(accuracies, written, how, changes, state, tmp_path):
+  folder = _write(tmp_path / 'a', accuracies, *written, **how)
   assert run.status(_job(folder, *changes)).state == state
 
 
@@ -152,29 +135,20 @@ def test_a_run_of_a_folder_of_images_is_recognised(tmp_path, monkeypatch):
       f'--config.data.{field}={started.data[field]}'
       for field in ('name', 'train_split', 'val_split', 'test_split')
   ]
-  made_up_runs.write(
-      job.folder,
-      'cifar10_rmt',
-      [0.25, 0.5, 0.75],
-      overrides=['--config.num_epochs=3', *fields],
-  )
+  _write(job.folder, [0.25, 0.5, 0.75], *fields)
   assert run.status(job).state == 'complete'
 
 
 def test_a_run_is_recognised_where_its_data_are_not(tmp_path):
-  job = _job(tmp_path / 'run', '--config.data.name=elsewhere')
-  fields = ['--config.num_epochs=3', '--config.data.name=elsewhere']
-  accuracies = [0.25, 0.5, 0.75]
-  made_up_runs.write(
-      job.folder, 'cifar10_rmt', accuracies, overrides=fields, test=0.5
-  )
+  elsewhere = '--config.data.name=elsewhere'
+  job = _job(tmp_path / 'run', elsewhere)
+  _write(job.folder, [0.25, 0.5, 0.75], elsewhere, test=0.5)
   assert run.status(job).state == 'complete'
 
 
 def test_table(tmp_path):
-  how = {'overrides': ['--config.num_epochs=3'], 'test': 0.625}
   for name, accuracies in (('run0', [0.25, 0.5, 0.75]), ('run1', [0.5])):
-    made_up_runs.write(tmp_path / name, 'cifar10_rmt', accuracies, **how)
+    _write(tmp_path / name, accuracies, test=0.625)
   jobs = [_job(tmp_path / f'run{number}') for number in range(3)]
   assert run.status_table(jobs).splitlines()[1:] == [
       'run0      75.00%   62.50%  complete',
@@ -232,13 +206,7 @@ def test_what_is_complete_or_unreadable_or_another_s_is_passed_over(
     jobs, tmp_path
 ):
   complete, damaged, taken = (job.folder for job in jobs)
-  made_up_runs.write(
-      complete,
-      'cifar10_rmt',
-      [0.25, 0.5],
-      overrides=['--config.num_epochs=2'],
-      test=0.5,
-  )
+  _write(complete, [0.25, 0.5], '--config.num_epochs=2', test=0.5)
   damaged.mkdir(parents=True)
   (damaged / 'config.json').write_text('{')
   with (taken.parent / f'.{taken.name}.lock').open('w') as file:
