@@ -1,7 +1,9 @@
-"""Tests the attention module and its switches against the equations."""
+"""Tests the attention module: how it starts, and what no named model has.
+
+`oracle_model_test` compares its equation.
+"""
 
 import dataclasses
-import functools
 
 from flax import linen as nn
 import jax
@@ -38,8 +40,8 @@ class _Module:
     self.params = random_variables.of_shapes(shapes)['params']
     self._module = module
 
-  def __call__(self, params=None, x=X):
-    return self._module.apply({'params': params or self.params}, x)
+  def __call__(self):
+    return self._module.apply({'params': self.params}, X)
 
 
 def _linear(params, x):
@@ -51,64 +53,6 @@ def _local(params, value):
       ops.depthwise_conv(value, params['local']['kernel'])
       + params['local']['bias'][None, None, None]
   )
-
-
-# (base, switch, value, parameters it adds, parameters it removes)
-_SWITCHES = [
-    ('retention', 'gate', False, set(), {'gate'}),
-    ('retention', 'gate_fn', 'swish', set(), set()),
-    ('retention', 'head_norm', True, set(), set()),
-    ('retention', 'score_fn', 'linear', set(), set()),
-    ('retention', 'swiglu', True, {'value_gate'}, set()),
-    ('retention', 'lce', 'none', set(), {'local', 'local_point'}),
-    ('retention', 'lce', 'depthwise', set(), {'local_point'}),
-    ('retention', 'decay', 'none', set(), {'decay_logit'}),
-    ('retention', 'decay', 'fixed', set(), {'decay_logit'}),
-    ('retention', 'rotary', 'none', set(), set()),
-    ('retention', 'rotary', 'split_half', set(), set()),
-    ('retention', 'alibi', 'signed', set(), set()),
-    ('retention', 'alibi', 'absolute', set(), set()),
-    ('retention', 'scaled', False, set(), set()),
-    ('retention', 'score_fn', 'sigmoid', set(), set()),
-    ('retention', 'window_size', 0, set(), set()),
-    ('swat', 'swiglu', False, set(), {'value_gate'}),
-    ('swat', 'gate', True, {'gate'}, set()),
-    ('swat', 'alibi', 'none', set(), set()),
-    ('swat', 'alibi', 'absolute', set(), set()),
-    ('swat', 'rotary', 'none', set(), set()),
-    ('swat', 'scaled', True, set(), set()),
-    ('swat', 'score_fn', 'softmax', set(), set()),
-    ('rmt', 'window_size', 3, set(), set()),
-    ('rmt', 'gate', True, {'gate'}, set()),
-    ('rmt', 'swiglu', True, {'value_gate'}, set()),
-    ('rmt', 'decay', 'learned', {'decay_logit'}, set()),
-    ('rmt', 'lce', 'pointwise', {'local_point'}, set()),
-]
-
-
-@functools.cache
-def _before(base):
-  """Returns the parameters' names and the output without any switch."""
-  module = _Module(dataclasses.replace(BASES[base], full_stages=()))
-  return module.params.keys(), np.asarray(module())
-
-
-@pytest.mark.parametrize(
-    ('base', 'field', 'value', 'added', 'removed'), _SWITCHES
-)
-def test_a_switch_changes_its_part_and_nothing_else(
-    base, field, value, added, removed
-):
-  names, before = _before(base)
-  after = _Module(
-      dataclasses.replace(BASES[base], full_stages=(), **{field: value})
-  )
-  assert after.params.keys() - names == added
-  assert names - after.params.keys() == removed
-  difference = np.abs(np.asarray(after()) - before).max()
-  # A fixed decay differs from the random learned one, everything else by
-  # construction; 1e-3 is a hundred times the rounding.
-  assert difference > 1e-3
 
 
 def test_learned_decay_starts_at_rmts_values():
@@ -188,6 +132,21 @@ def test_full_attention_learns_one_decay_per_head():
   assert module.params['decay_logit'].shape == (1, 3)
 
 
+def _attended(module):
+  """Returns the output, and the weights seen by intercepting `attend`."""
+  seen = {}
+
+  def look(next_function, args, kwargs, context):
+    if context.method_name == 'attend':
+      query, key, _, *rest = args
+      seen.update(context.module.weights(query, key, *rest))
+    return next_function(*args, **kwargs)
+
+  with nn.intercept_methods(look):
+    out = module()
+  return out, seen
+
+
 def test_who_intercepts_attend_sees_the_weights():
   """Rows of the softmax sum to 1; a full stage has weights of all pairs."""
   for base, stage, names in (
@@ -195,20 +154,28 @@ def test_who_intercepts_attend_sees_the_weights():
       ('rmt', 3, {'pairs'}),
   ):
     module = _Module(BASES[base], stage=stage)
-    seen = {}
-
-    def look(next_function, args, kwargs, context, seen=seen):
-      if context.method_name == 'attend':
-        query, key, _, *rest = args
-        seen |= context.module.weights(query, key, *rest)
-      return next_function(*args, **kwargs)
-
-    with nn.intercept_methods(look):
-      out = module._module.apply({'params': module.params}, X)
+    out, seen = _attended(module)
     np.testing.assert_array_equal(out, module())
     assert seen.keys() == names
     for weights in seen.values():
       np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_absolute_alibi_without_a_decay():
+  """No named model has either. For a query of 0: sigmoid(slope |i - j|) / W."""
+  arch = dataclasses.replace(
+      BASES['swat'], alibi='absolute', decay='none', window_size=0
+  )
+  module = _Module(arch)
+  assert 'decay_logit' not in module.params
+  module.params['query'] = jax.tree.map(jnp.zeros_like, module.params['query'])
+  _, seen = _attended(module)
+  distance = np.abs(np.subtract.outer(np.arange(W), np.arange(W)))
+  for head, slope in enumerate((-1 / 2, 1 / 2, 0)):
+    expected = 1 / (1 + np.exp(-slope * distance)) / W
+    np.testing.assert_allclose(
+        seen['width'][:, :, head], np.tile(expected, (2, H, 1, 1)), rtol=1e-6
+    )
 
 
 def test_the_local_enhancement_starts_as_two_convolutions():

@@ -1,4 +1,7 @@
-"""Tests the block and its FFN: residuals, LayerScale, stochastic depth."""
+"""Tests the block: stochastic depth, switches, LayerScale at the start.
+
+`oracle_model_test` compares its equation.
+"""
 
 import collections
 import dataclasses
@@ -12,8 +15,7 @@ import numpy as np
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax import ops
-from gswinrmt_jax.models import architecture, attention, block, layers
+from gswinrmt_jax.models import architecture, block, layers
 
 C = 8
 ARCH = architecture.Architecture(
@@ -27,64 +29,22 @@ def _params(module):
   return random_variables.of_shapes(shapes)['params']
 
 
-def _norm(params, x):
-  return layers.LayerNorm().apply({'params': params}, x)
-
-
-def _depthwise(params, x):
-  return (
-      ops.depthwise_conv(x, params['kernel']) + params['bias'][None, None, None]
-  )
-
-
-def _linear(params, x):
-  return x @ params['kernel'] + params['bias'][None, None, None]
-
-
-def _ffn(params, x, use_norm, use_conv=True):
-  hidden = ops.gelu(_linear(params['up'], x))
-  if not use_conv:
-    return _linear(params['down'], hidden)
-  local = _depthwise(params['position'], hidden)
-  if use_norm:
-    local = _norm(params['norm'], local)
-  return _linear(params['down'], hidden + local)
-
-
-def _branches(params):
-  """Returns the map after the position convolution, and both branches."""
-  x = X + _depthwise(params['position'], X)
-  attend = attention.Attention(ARCH, 0, True, jnp.float32)
-
-  def attention_branch(x):
-    y = _norm(params['attention_norm'], x)
-    y = attend.apply({'params': params['attention']}, y)
-    return y * params['attention_scale'][None, None, None]
-
-  def ffn_branch(x):
-    y = _ffn(params['ffn'], _norm(params['ffn_norm'], x), True)
-    return y * params['ffn_scale'][None, None, None]
-
-  return x, attention_branch, ffn_branch
-
-
-def test_block_is_its_equation():
-  module = block.Block(ARCH, 0, True, jnp.float32)
-  params = _params(module)
-  x, attention_branch, ffn_branch = _branches(params)
-  x += attention_branch(x)
-  x += ffn_branch(x)
-  np.testing.assert_allclose(module.apply({'params': params}, X), x, atol=5e-5)
-
-
 def test_stochastic_depth_drops_whole_branches_of_an_image():
   """Each branch of each image is dropped, or scaled by 1 / (1 - p)."""
   module = block.Block(ARCH, 0, True, jnp.float32, drop_rate=0.25)
-  params = _params(module)
-  x, attention_branch, ffn_branch = _branches(params)
-  one, other = (x + keep * attention_branch(x) for keep in (0, 4 / 3))
+  params, whole = _params(module), block.Block(ARCH, 0, True, jnp.float32)
+
+  @jax.jit
+  def scaled(attention, ffn):
+    """Scales the branches of the block without stochastic depth."""
+    scales = {
+        'attention_scale': attention * params['attention_scale'],
+        'ffn_scale': ffn * params['ffn_scale'],
+    }
+    return whole.apply({'params': params | scales}, X)
+
   expected = np.stack(
-      [y + keep * ffn_branch(y) for y in (one, other) for keep in (0, 4 / 3)]
+      [scaled(one, other) for one in (0, 4 / 3) for other in (0, 4 / 3)]
   )
   seen = np.zeros(4, int)
   apply = jax.jit(module.apply)

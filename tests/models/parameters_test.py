@@ -1,21 +1,15 @@
-"""Tests parameter counts, and the names that checkpoints rely on."""
+"""Tests parameter counts.
 
-from flax import linen as nn
-from flax import traverse_util
+Names of parameters: `golden_test`, `skeleton_test`, `weights/rmt_test`.
+"""
+
 import parameter_counts
 from parameter_counts import COUNTS
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import factory, layers, named
+from gswinrmt_jax.models import named
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
-
-
-def _shapes(name, num_classes, **overrides):
-  model = gswinrmt_jax.create_model(
-      name, num_classes=num_classes, dtype='bfloat16', **overrides
-  )
-  return factory.variable_shapes(model, (32, 32, 3))
 
 
 def test_the_table_has_every_model():
@@ -90,105 +84,3 @@ def test_the_counts_of_the_swin_skeletons_by_hand(name, depths, published):
       d * (2 * 7 - 1) ** 2 * n for d, n in zip(depths, heads, strict=True)
   )
   assert count + tables == published
-
-
-def test_names_of_a_plain_skeleton():
-  variables = _shapes('rmt_swin_t', 1000)
-  assert variables.keys() == {'params'}  # no BatchNorm
-  tree = traverse_util.flatten_dict(variables['params'], sep='/')
-  outside = {p: leaf.shape for p, leaf in tree.items() if p[:5] != 'stage'}
-  assert outside == {
-      'stem/conv/kernel': (4, 4, 3, 96),
-      'stem/conv/bias': (96,),
-      'stem/norm/scale': (96,),
-      'stem/norm/bias': (96,),
-      **{
-          f'down{i}/{leaf}': shape
-          for i, c in ((1, 96), (2, 192), (3, 384))
-          for leaf, shape in (
-              ('norm/scale', (4 * c,)),
-              ('norm/bias', (4 * c,)),
-              ('linear/kernel', (4 * c, 2 * c)),
-          )
-      },
-      'norm/scale': (768,),
-      'norm/bias': (768,),
-      'head/kernel': (768, 1000),
-      'head/bias': (1000,),
-  }
-  prefix = 'stage4/block01/'
-  block = {p.removeprefix(prefix) for p in tree if p.startswith(prefix)}
-  assert {path.rpartition('/')[0] for path in block} == {
-      'attention_norm',
-      *(f'attention/{name}' for name in ('query', 'key', 'value', 'out')),
-      'ffn_norm',
-      'ffn/up',
-      'ffn/down',
-  }
-
-
-def test_names_of_a_gated_block():
-  """Old checkpoints and the weight-decay mask rely on these names."""
-  tree = traverse_util.flatten_dict(
-      _shapes('retention_compact', 10)['params'], sep='/'
-  )
-  prefix = 'stage2/block01/'
-  block = {
-      path.removeprefix(prefix): leaf.shape
-      for path, leaf in tree.items()
-      if path.startswith(prefix)
-  }
-  linear = {
-      name: {f'{name}/kernel': (128, 128), f'{name}/bias': (128,)}
-      for name in ('query', 'key', 'value', 'gate', 'local_point', 'out')
-  }
-  expected = {
-      'position/kernel': (3, 3, 1, 128),
-      'position/bias': (128,),
-      'attention_norm/scale': (128,),
-      'attention_norm/bias': (128,),
-      **{f'attention/{k}': v for n in linear.values() for k, v in n.items()},
-      'attention/local/kernel': (5, 5, 1, 128),
-      'attention/local/bias': (128,),
-      'attention/decay_logit': (2, 4),
-      'attention_scale': (128,),
-      'ffn_norm/scale': (128,),
-      'ffn_norm/bias': (128,),
-      'ffn/up/kernel': (128, 512),
-      'ffn/up/bias': (512,),
-      'ffn/position/kernel': (3, 3, 1, 512),
-      'ffn/position/bias': (512,),
-      'ffn/norm/scale': (512,),
-      'ffn/norm/bias': (512,),
-      'ffn/down/kernel': (512, 128),
-      'ffn/down/bias': (128,),
-      'ffn_scale': (128,),
-  }
-  assert block == expected
-
-
-def test_names_outside_of_the_stages():
-  variables = _shapes('rmt_t', 1000)
-  paths = traverse_util.flatten_dict(variables['params'], sep='/')
-  outside = {p.rpartition('/')[0] for p in paths if not p.startswith('stage')}
-  assert outside == {
-      *(f'stem/conv{i}' for i in range(4)),
-      *(f'stem/norm{i}' for i in range(4)),
-      *(f'down{i}/{part}' for i in (1, 2, 3) for part in ('conv', 'norm')),
-      'proj',
-      'proj_norm',
-      'head',
-  }
-  statistics = traverse_util.flatten_dict(variables['batch_stats'], sep='/')
-  assert {p.rpartition('/')[0] for p in statistics} == {
-      p for p in outside if 'norm' in p
-  }
-
-
-@pytest.mark.parametrize('name', ['rmt_compact', 'retention_compact'])
-def test_how_it_is_computed_changes_no_name(name):
-  model = gswinrmt_jax.create_model(name, num_classes=10, depths=(2, 1, 1, 1))
-  shapes = factory.variable_shapes.__wrapped__  # does not remember
-  reference = shapes(model, (32, 32, 3))
-  with nn.intercept_methods(layers.plain_convolutions):
-    assert shapes(model, (75, 106, 3)) == reference
