@@ -5,7 +5,7 @@ names (`fpn/sd/`, `uper/sd/`), the feature maps of an image of 73 x 107 pixels
 (`b/`), eval logits, a training step without dropout (`train/`), three ways of
 resampling (`ops/`), and predictions and labels with their mIoU (`miou/`). Of
 float64 arrays of more than 200 elements every 13th is stored, which covers each
-channel and position. `ORIGINAL` has all elements, and a second image (`a/`).
+channel and position.
 """
 
 import functools
@@ -18,15 +18,13 @@ import numpy as np
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 EVERY = 13
-FILE = pathlib.Path(__file__).parent / 'fixtures' / 'seg_heads.npz'
-SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
-ORIGINAL = SHARED / 'reference' / 'seg_heads.npz'
+_FILE = pathlib.Path(__file__).parent / 'fixtures' / 'seg_heads.npz'
 
 
 @functools.cache
-def arrays(path=FILE):
+def arrays():
   """Returns the file as `{name: array}`."""
-  with np.load(path) as file:
+  with np.load(_FILE) as file:
     return {name: file[name] for name in file.files}
 
 
@@ -64,10 +62,9 @@ def state_dict(head):
   }
 
 
-def maps(image='b', path=FILE):
-  """Returns the feature maps of an image, from fine to coarse."""
-  found = arrays(path)
-  return [jax.numpy.float64(found[f'{image}/map{i}']) for i in range(4)]
+def maps():
+  """Returns the feature maps of the image, from fine to coarse."""
+  return [jax.numpy.float64(arrays()[f'b/map{i}']) for i in range(4)]
 
 
 def compare(got, want, name, *, within):
