@@ -4,6 +4,7 @@ import pathlib
 
 import random_variables
 
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load
@@ -53,4 +54,6 @@ def weights(head, *, name='rmt_t', fit_within=None, **changes):
       fit_within=fit_within,
   )
   variables = random_variables.nested(card.make_model(), (1, 32, 32, 3))
+  # As if loaded: otherwise, a model and its file would be compiled each.
+  variables = mesh.Devices().replicate(variables)
   return load.Weights(variables, card, f'a tiny {head}', pathlib.Path())
