@@ -28,13 +28,3 @@ def test_help_is_the_docstring(script):
   assert (
       ast.get_docstring(ast.parse((ROOT / script).read_text())) in done.stdout
   )
-
-
-def test_the_package_imports_no_script():
-  names = {pathlib.Path(script).stem for script in SCRIPTS}
-  for path in (ROOT / 'gswinrmt_jax').rglob('*.py'):
-    for node in ast.walk(ast.parse(path.read_text())):
-      if isinstance(node, ast.Import):
-        assert not names & {alias.name for alias in node.names}, path
-      elif isinstance(node, ast.ImportFrom):
-        assert node.module not in names, path
