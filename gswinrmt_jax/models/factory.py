@@ -158,15 +158,17 @@ def _plain(value):
 
 @functools.cache
 def variable_shapes(
-    model: nn.Module, image_shape: tuple[int, int, int]
+    model: nn.Module, image_shape: tuple[int, int, int] | None = None
 ) -> dict[str, Any]:
   """Returns the shapes of a model's variables without allocating them.
 
   Args:
     model: Module that is called as `model(image, train=False)`.
     image_shape: Height, width and channels. They do not affect the variables,
-      but a model may reject them.
+      but a model may reject them. By default, those of its smallest image,
+      which is the fastest.
   """
+  image_shape = image_shape or (model.arch.stride, model.arch.stride, 3)
   return jax.eval_shape(
       functools.partial(model.init, train=False),
       jax.random.key(0),

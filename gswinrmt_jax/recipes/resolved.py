@@ -152,9 +152,11 @@ def head_fields(config: ml_collections.ConfigDict) -> dict[str, Any] | None:
 def make_model(
     config: ml_collections.ConfigDict,
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, int, int] | None = None,
 ) -> Any:
   """Returns the model of a resolved config, checked for images of this shape.
+
+  By default, the shape is that of the smallest image that the model takes.
 
   Raises:
     UserError: If the model cannot be built, or not for such images.

@@ -219,6 +219,9 @@ def _open(config, folder, terminal):
   init_from = None
   if config.init_from and not checkpoints.steps():
     init_from = weights.load(config.init_from, warn=terminal.say)
+    # Apart from the head, no array depends on the data, which is not read yet.
+    target = factory.variable_shapes(recipes.make_model(config, num_classes=2))
+    fine_tuning.check(target, init_from, config.optimizer.freeze)
   if config.num_epochs:  # Before the data is decoded, if possible.
     schedule_lib.check_stop(
         config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
@@ -247,10 +250,6 @@ def _open(config, folder, terminal):
       images=dataset_record.of_run(config, data.info, data.sources, data.maps),
       terminal=terminal,
   )
-  if init_from:
-    fine_tuning.check(
-        run.trainer.target.variables, init_from, config.optimizer.freeze
-    )
   if processes.is_first():
     run_folder.write_config(folder, config, replace=False)
     run.images.write(folder)

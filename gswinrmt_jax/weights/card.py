@@ -133,13 +133,10 @@ class Card:
   def variable_shapes(self) -> dict[str, Any]:
     """Returns the shapes of the model's variables.
 
-    They do not depend on the image size; the smallest is the fastest.
-
     Raises:
       UserError: As in `make_model`.
     """
-    model = self.make_model()
-    return factory.variable_shapes(model, (*[model.arch.stride] * 2, 3))
+    return factory.variable_shapes(self.make_model())
 
   def class_name(self, label: int) -> str:
     """Returns a printable class name; 'class 7' if names are unknown."""

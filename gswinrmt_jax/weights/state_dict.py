@@ -361,8 +361,7 @@ def _reads_boxes(key):
 def _released_names(model):
   """Returns `{our path: (released name, our shape)}` for every array."""
   check_is_rmt(model.arch)
-  smallest = model.arch.stride
-  shapes = factory.variable_shapes(model, (smallest, smallest, 3))
+  shapes = factory.variable_shapes(model)
   names = {}
   for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items():
     name = released_name(path.partition('/')[2])
