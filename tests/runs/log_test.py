@@ -3,6 +3,7 @@
 Means, speeds and remaining times are checked against values by hand.
 """
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -304,11 +305,11 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
   assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
 
 
-def _shown(elapsed, entries):
+def _shown(elapsed, entries, schedule=SCHEDULE):
   """Returns the progress lines of intervals that end at these steps."""
   times, stream = iter(elapsed), io.StringIO()
   shown = progress.Progress(
-      SCHEDULE, Terminal(stream), [], lambda: next(times), start=0
+      schedule, Terminal(stream), [], lambda: next(times), start=0
   )
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
@@ -352,6 +353,17 @@ def test_speed_and_time_left_are_those_of_several_intervals():
   )
   assert first.endswith('  40 img/s  ETA 26s  elapsed 4.0s')
   assert second.endswith('  44 img/s  ETA 36s  data wait 25%  elapsed 9.0s')
+
+
+def test_the_accuracy_on_mixed_images_is_called_so():
+  """Mixing ends after 2 of 6 epochs, at step 5; an interval has 3 steps."""
+  schedule = dataclasses.replace(SCHEDULE, log_every_steps=3, mixed_epochs=2)
+  entry = {'accuracy': 0.5, 'seconds': 1.0, 'images_per_second': 9.0}
+  first, across, last = _shown(
+      [1.0, 2.0, 3.0], [(step, entry) for step in (3, 6, 9)], schedule
+  )
+  assert '  mixed acc 50.0%' in first and '  mixed acc 50.0%' in across
+  assert '  acc 50.0%' in last
 
 
 def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):

@@ -20,7 +20,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.runs import plots
+from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import resident, train_loop
@@ -363,39 +363,34 @@ def test_data_without_a_test_split_train_and_evaluate_on_val(tmp_path):
   parts = {'train': folder_data.examples(12), 'val': folder_data.examples(5, 1)}
   folder_data.write(tmp_path / 'data', parts)
   config = _recipe(str(tmp_path / 'data'))
-  said = io.StringIO()
-  summary = train_loop.train(config, tmp_path / 'run', Terminal(said))
+  run = tmp_path / 'run'
+  summary = train_loop.train(config, run, Terminal(io.StringIO()))
   assert 'test_accuracy' not in summary['last']
-  report = evaluate_run.evaluate_run(
-      tmp_path / 'run', step='latest', terminal=Terminal(said)
-  )
-  assert 'own has no test split: evaluating on val instead' in said.getvalue()
+
+  def evaluate(**how):
+    terminal = Terminal(stream := io.StringIO())
+    report = evaluate_run.evaluate_run(
+        run, step='latest', terminal=terminal, **how
+    )
+    return report, stream.getvalue()
+
+  report, said = evaluate()
+  assert 'own has no test split: evaluating on val instead' in said
   assert report['split'] == 'val' and report['count'] == 5
   assert report['accuracy'] == summary['last']['val_accuracy']
-  assert list((tmp_path / 'run').glob('evaluation_val_*.json'))
+  assert list(run.glob('evaluation_val_*.json'))
   # Other data may call it 'validation'.
   parts['validation'] = parts.pop('val')
   folder_data.write(tmp_path / 'other', parts)
-  report = evaluate_run.evaluate_run(
-      tmp_path / 'run',
-      step='latest',
-      data_dir=str(tmp_path / 'other'),
-      terminal=Terminal(said),
-  )
+  report, _ = evaluate(data_dir=str(tmp_path / 'other'))
   assert report['split'] == 'validation' and report['count'] == 5
-
-
-@pytest.mark.usefixtures('_tiny_model')
-def test_a_recipe_whose_test_split_is_val_is_said(tmp_path):
-  parts = {'train': folder_data.examples(12), 'val': folder_data.examples(5, 1)}
-  folder_data.write(tmp_path / 'data', parts)
-  config = _recipe(str(tmp_path / 'data'), **{'data.test_split': 'val'})
-  said = io.StringIO()
-  train_loop.train(config, tmp_path / 'run', Terminal(io.StringIO()))
-  evaluate_run.evaluate_run(
-      tmp_path / 'run', step='latest', terminal=Terminal(said)
-  )
-  first, *_ = said.getvalue().splitlines()
+  # The recipe may say so.
+  config = run_folder.load_config(run)
+  with config.unlocked():
+    config.data.test_split = 'val'
+  run_folder.write_config(run, config)
+  _, said = evaluate()
+  first, *_ = said.splitlines()
   assert first == "the run has no test split: its test and val are 'val'"
 
 

@@ -105,15 +105,6 @@ def test_a_run_with_muon_resumes_bit_for_bit(unbroken_run, tmp_path):
   assert next(sums) == next(sums)
 
 
-def test_images_on_the_device_change_no_bit(unbroken_run, tmp_path):
-  tiny_parts.train(tmp_path / 'run', **{'data.storage': 'device'})
-  assert tiny_runs.figures(tmp_path / 'run') == tiny_runs.figures(unbroken_run)
-  sums = [
-      tiny_runs.checksums(run, 25) for run in (tmp_path / 'run', unbroken_run)
-  ]
-  assert sums[0] == sums[1]
-
-
 @pytest.fixture
 def loaded(monkeypatch):
   """Returns a list that receives the name of each split that is loaded."""
@@ -194,18 +185,13 @@ def test_the_seed_decides(tmp_path):
     assert (one != three).any()
 
 
-def test_no_test_split_no_test(tmp_path):
+def test_a_run_is_tested_once_when_it_has_a_test_split(tmp_path):
   summary, said = tiny_parts.train(tmp_path / 'run', **{'data.test_split': ''})
   assert 'val_accuracy' in summary['best']
   assert not [name for name in summary['best'] if name.startswith('test')]
   assert 'test accuracy' not in said and 'not tested' not in said
-
-
-def test_a_run_that_was_never_tested_is_tested_once(tmp_path):
-  folder = tmp_path / 'run'
-  tiny_parts.train(folder, **{'data.test_split': ''})
   for words in ('test accuracy', 'is complete'):
-    summary, said = tiny_parts.train(folder)
+    summary, said = tiny_parts.train(tmp_path / 'run')
     assert words in said and 'test_accuracy' in summary['best']
 
 
