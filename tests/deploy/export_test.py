@@ -224,7 +224,7 @@ def test_files_of_something_else_are_kept(digits, tmp_path, name):
   assert (tmp_path / name).read_text() == '{"model": "mine"}'
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
+def test_the_command(tmp_path, monkeypatch):
   assert export_command._FORMATS == export.FORMATS
   calls = []
   monkeypatch.setattr(
@@ -237,7 +237,3 @@ def test_the_command(tmp_path, capsys, monkeypatch):
   assert calls == [(243, 'torch', tmp_path, {'license': '', 'note': ''})]
   assert main.main(['export', str(_RUN), '--format=onnx']) == 0
   assert calls[1][2] == _RUN / 'export'
-  assert main.main([*arguments, '--format=keras']) == 2
-  assert (
-      "--format is 'keras': must be safetensors or" in capsys.readouterr().err
-  )

@@ -491,7 +491,6 @@ def test_maps_beside_the_prediction(small, digits, tmp_path, capsys):
         ('--point=3,4', '--point is for --maps'),
         ('--top=0', "--top is '0': must be a whole number"),
         ('--step=first', "--step is 'first': must be best, latest or N"),
-        ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),
         ('--image-size=100000', 'a side is at most 4,096 pixels'),
     ],

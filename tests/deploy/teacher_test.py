@@ -20,8 +20,6 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
-_GOLDEN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
-
 
 def _records(size):
   return tiny_parts.load('tiny', 'val', '', image_size=size, crop=0.0)
@@ -164,10 +162,3 @@ def test_arguments_of_the_command(argv, load, write, monkeypatch):
       ((pathlib.Path('r'),), {**load, 'warn': guard.complain}),
       (('weights', pathlib.Path('m')), {'name': 'd', **write}),
   ]
-
-
-def test_the_command(tmp_path, capsys):
-  arguments = [str(_GOLDEN), str(tmp_path / 'maps'), '--data', 'digits']
-  assert main.main(['label-maps', *arguments]) == 2
-  error = capsys.readouterr().err
-  assert 'has no dense head' in error and error.count('\n') == 1

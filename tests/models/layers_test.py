@@ -58,24 +58,6 @@ def test_by_hand():
   np.testing.assert_allclose(stats['var'], [0.9 * 20 + 0.1 * 14 / 3], rtol=1e-6)
 
 
-def test_evaluation_uses_the_running_statistics():
-  variables = {
-      'params': {'scale': jnp.array([3.0]), 'bias': jnp.array([1.0])},
-      'batch_stats': {'mean': jnp.array([2.0]), 'var': jnp.array([4.0])},
-  }
-  x = jnp.full((1, 1, 2, 1), 6.0)
-  module = layers.BatchNorm()
-  y = module.apply(variables, x, train=False)
-  np.testing.assert_allclose(y.ravel(), [7.0, 7.0], rtol=1e-5)
-
-
-def test_channels_keep_their_own_statistics():
-  x = jnp.stack([jnp.arange(6.0), 10 * jnp.arange(6.0)], -1).reshape(1, 2, 3, 2)
-  y, stats = _train(x)
-  np.testing.assert_allclose(y[..., 0], y[..., 1], atol=1e-5)
-  np.testing.assert_allclose(stats['mean'], [0.25, 2.5], rtol=1e-6)
-
-
 def test_a_single_value_does_not_divide_by_zero():
   y, stats = _train(jnp.full((1, 1, 1, 1), 3.0))
   np.testing.assert_array_equal(y, jnp.zeros((1, 1, 1, 1)))

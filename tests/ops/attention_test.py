@@ -133,33 +133,15 @@ def test_all_pairs_match_loops(form, options):
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-5)
 
 
-def _causal_retention(*arrays, **options):
-  weigh, distance = ops.FULL_FORMS['causal']
-  return ops.full_retention(*arrays, weigh=weigh, distance=distance, **options)
-
-
-def test_causal_retention_is_its_recurrence():
-  """S_t = gamma S_{t-1} + k_t v_t^T, o_t = q_t S_t / sqrt(d) (eq. 1)."""
-  maps = _maps(3, height=3, width=4)
-  query, key, value = (np.float64(m).reshape(B, 12, N, D) for m in maps)
-  expected = np.zeros_like(value)
-  for b, n in np.ndindex(B, N):
-    state = np.zeros((D, D))
-    for t in range(12):
-      state = RATES[0, n] * state + np.outer(key[b, t, n], value[b, t, n])
-      expected[b, t, n] = query[b, t, n] @ state / 2
-  actual = _causal_retention(*maps, LOG_DECAY[0])
-  np.testing.assert_allclose(
-      actual.reshape(expected.shape), expected, rtol=1e-4, atol=2e-5
-  )
-
-
 def test_causal_decay_over_a_long_map_stays_finite():
   """gamma^-(t - T) of later tokens would overflow: 0.25^-99 is over 1e38."""
   maps = _maps(4, height=4, width=25)
+  weigh, distance = ops.FULL_FORMS['causal']
 
   def loss(log_decay):
-    return _causal_retention(*maps, log_decay).sum()
+    return ops.full_retention(
+        *maps, log_decay, weigh=weigh, distance=distance
+    ).sum()
 
   value, grad = jax.value_and_grad(loss)(jnp.log(jnp.full((N,), 0.25)))
   assert np.isfinite(value) and np.isfinite(grad).all()
@@ -229,20 +211,6 @@ def test_gradients_by_finite_differences(form):
         (*maps, *tables),
         order=1,
     )
-
-
-def test_float32_inside_whatever_the_dtype():
-  """bfloat16 scores of 80 would be off by 2**-8 of that, weights by 30 %."""
-  query, key, value = _maps(8, dtype=jnp.bfloat16)
-  narrow = query * 8, key * 4, value
-  actual = ops.retention(*narrow, LOG_DECAY)
-  assert actual.dtype == jnp.bfloat16
-  wide = [m.astype(jnp.float32) for m in narrow]
-  expected = ops.retention(*wide, LOG_DECAY)
-  # Each of two passes rounds its weights and its result once, which bounds
-  # the error by 4 * 2**-8 of the largest value.
-  bound = 4 * 2.0**-8 * float(jnp.abs(wide[2]).max())
-  assert float(jnp.abs(actual.astype(jnp.float32) - expected).max()) < bound
 
 
 @pytest.mark.parametrize('form', ['softmax', 'sigmoid'])

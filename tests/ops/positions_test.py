@@ -54,24 +54,6 @@ def test_channels_half_a_head_apart_turn_by_the_sum_of_row_and_column():
   np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
 
 
-@pytest.mark.parametrize('rotate', [_interleaved, _halves])
-def test_scores_depend_on_differences_of_position_only(rotate):
-  """Scores along a row are equal in every row, likewise along columns."""
-  query, key = (jnp.broadcast_to(_x(i)[:, :1, :1], _x().shape) for i in (1, 2))
-
-  def scores(equation):
-    return np.asarray(jnp.einsum(equation, rotate(query), rotate(key)))
-
-  for across in scores('bhwnd,bhWnd->hbnwW'), scores('bhwnd,bHwnd->wbnhH'):
-    np.testing.assert_allclose(
-        across, across[:1].repeat(len(across), 0), atol=1e-4
-    )
-    np.testing.assert_allclose(
-        across[..., :-1, :-1], across[..., 1:, 1:], atol=1e-4
-    )
-    assert np.ptp(across[0, 0, 0, 0]) > 0.1
-
-
 @pytest.mark.parametrize('platform', ['cpu', 'cuda', 'tpu'])
 def test_every_device_rotates_by_one_program(platform):
   """It once paired different channels on a GPU than on a CPU."""

@@ -98,22 +98,6 @@ def test_weights_are_evaluated_outside_of_their_folder(
   assert sorted(copy.iterdir()) == before
 
 
-def test_other_classes_are_refused(run, folder, monkeypatch):
-  card = dataclasses.replace(run.card, num_classes=7, class_names=())
-  other = dataclasses.replace(run, card=card)
-  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
-  with pytest.raises(UserError, match='7 classes, digits has 10'):
-    evaluate_run.evaluate_run(folder, data='digits')
-
-
-def test_other_names_are_refused(run, folder, monkeypatch):
-  card = dataclasses.replace(run.card, class_names=tuple('abcdefghij'))
-  other = dataclasses.replace(run, card=card)
-  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
-  with pytest.raises(UserError, match=r'classes a, b, c \.\.\., digits has 0'):
-    evaluate_run.evaluate_run(folder, data='digits')
-
-
 def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
   fields = {**run.card.fields, 'ffn_norm': not run.card.fields['ffn_norm']}
   card = dataclasses.replace(run.card, fields=fields)
@@ -135,18 +119,6 @@ def test_a_wrong_source_leaves_no_folder(folder, tmp_path):
   with pytest.raises(UserError, match='for another model'):
     train_loop.train(config, tmp_path / 'run', quiet)
   assert not (tmp_path / 'run').exists()
-
-
-def test_what_is_not_there(tmp_path):
-  with pytest.raises(UserError, match='does not exist: name a run folder'):
-    load.load(tmp_path / 'a')
-  with pytest.raises(UserError, match=r"create_model\('rmt_t', num_classes=N"):
-    load.load('rmt_t')
-  (tmp_path / 'a.txt').write_text('')
-  with pytest.raises(UserError, match=r'a\.txt does not hold weights'):
-    load.load(tmp_path / 'a.txt')
-  with pytest.raises(UserError, match='is neither a run folder'):
-    load.load(tmp_path)
 
 
 def test_the_home_folder_is_expanded(folder, monkeypatch):
