@@ -396,6 +396,7 @@ _NUMBERS = 'a polygon has values that are no numbers of pixels up to a million'
         (_rectangle(1, -1e9, 8, 7), _NUMBERS),
         ({'size': [12, 20], 'counts': ['a']}, 'counts are not whole numbers'),
         ({'size': [12, 20], 'counts': [3, 4]}, 'its runs have 7 pixels'),
+        ({'size': [12, 20], 'counts': '34'}, 'its runs do not fill the image'),
     ],
 )
 def test_masks_that_are_refused(mask, said, refused):

@@ -379,7 +379,11 @@ def _runs(found, size):
       if runs.min(initial=0) < 0 or runs.sum() != width * height:
         raise ValueError(f'its runs have {runs.sum():,} pixels')
       return runs.astype(np.int32)
-    return detection_lib.runs(coder.decode({**mask, 'size': [down, across]}))
+    pixels = coder.decode({**mask, 'size': [down, across]})
+    # After runs that end too early, it has whatever was in the memory.
+    if coder.encode(pixels)['counts'] != counts.encode():
+      raise ValueError('its runs do not fill the image')
+    return detection_lib.runs(pixels)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise ValueError(
         f'{found.which} has a mask that cannot be used: {error}'
