@@ -143,13 +143,13 @@ def variables(system):
   return traverse_util.unflatten_dict(flat, sep='/')
 
 
-def check_tree(tree, system, kind, path, within):
+def check_tree(tree, system, kind, arrays, within):
   """Compares parameters, gradients or statistics with those of the file."""
   got = traverse_util.flatten_dict(jax.device_get(tree), sep='/')
   prefix = f'{system}/{kind}/'
   want = {
       name.removeprefix(prefix): array
-      for name, array in arrays(path).items()
+      for name, array in arrays.items()
       if name.startswith(prefix)
   }
   assert got.keys() == {_path(system, key) for key in want}

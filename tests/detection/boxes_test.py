@@ -10,6 +10,8 @@ from gswinrmt_jax.ops import anchors, assignment, nms
 from gswinrmt_jax.ops import boxes as boxes_lib
 from gswinrmt_jax.train import detection_losses
 
+pytestmark = pytest.mark.usefixtures('float64')
+
 _wide = reference.wide
 _assign = jax.jit(assignment.assign)
 _sample = jax.jit(assignment.sample, static_argnames=('count', 'positives'))
@@ -20,15 +22,7 @@ _select = jax.jit(
 _CASES = ('random', 'ties', 'twins', 'near', 'none')
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
-
-
-@pytest.mark.parametrize('path', reference.FILES)
-def test_anchors(path):
-  want = reference.arrays(path)
+def test_anchors(want):
   octaves = tuple(4 * 2 ** (i / 3) for i in range(3))
   for name, first, scales in (('retina', 8, octaves), ('rpn', 4, (8,))):
     sizes = [tuple(each.tolist()) for each in want[f'anchors/{name}/sizes']]
@@ -78,9 +72,7 @@ def test_boxes_inside_the_image():
   assert found.tolist() == [[True, False, False], [True, True, False]]
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_the_coder(path):
-  want = reference.arrays(path)
+def test_the_coder(want):
   boxes, delta = _wide('coder/boxes'), _wide('coder/delta')
   of_classes = _wide('coder/deltas_of_classes').reshape(40, -1, 4)
   size, gt = jnp.array([280, 390]), _wide('coder/gt')
@@ -110,9 +102,7 @@ def test_the_coder(path):
     np.testing.assert_allclose(back, gt, atol=1e-9)
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_overlaps(path):
-  want = reference.arrays(path)
+def test_overlaps(want):
   a, b = _wide('iou/a'), _wide('iou/b')
   iou = jax.jit(boxes_lib.iou)(a[:, None], b[None])
   reference.compare(iou, want['iou/iou'])
@@ -296,9 +286,7 @@ def test_suppression_within_classes():
   assert found.scores[4] > least and not found.scores[5:].any()
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_focal_and_smooth_l1(path):
-  want = reference.arrays(path)
+def test_focal_and_smooth_l1(want):
   target, pred = _wide('l1/target'), _wide('l1/pred')
   for name, beta in (('l1', 0.0), ('smooth_l1', 1 / 9)):
     run = jax.jit(

@@ -14,6 +14,8 @@ from gswinrmt_jax.models.dense.rcnn import CASCADE_STAGES
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
+pytestmark = pytest.mark.usefixtures('float64')
+
 _CANVAS = 96, 128
 _WIDTHS = 4, 6, 8, 10
 _SMALL = {
@@ -31,12 +33,6 @@ _SMALL = {
     },
 }
 _SMALL['cascade'] = _SMALL['mask'] | {'conv_channels': 5}
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
 
 
 def _model(head):

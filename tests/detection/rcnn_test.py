@@ -13,13 +13,9 @@ from gswinrmt_jax.ops import roi_align
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
+pytestmark = pytest.mark.usefixtures('float64')
+
 _SYSTEMS = ('mask_rcnn', 'cascade')
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
 
 
 class _RCNN(rcnn.RCNN):
@@ -111,26 +107,22 @@ def _trained(system):
   return jax.device_get(run(variables['params'], reference.maps(system)))
 
 
-@pytest.mark.parametrize('path', reference.FILES)
 @pytest.mark.parametrize('system', _SYSTEMS)
-def test_training(system, path):
-  want = reference.arrays(path)
+def test_training(system, want):
   (loss, (parts, *_, updates)), (grads, grad_maps) = _trained(system)
   reference.compare(parts['loss_rpn_cls'], want[f'{system}/rpn/loss_cls'])
   reference.compare(parts['loss_rpn_bbox'], want[f'{system}/rpn/loss_bbox'])
   reference.compare(loss, want[f'{system}/loss'])
-  reference.check_tree(grads, system, 'grad', path, 1e-8)
+  reference.check_tree(grads, system, 'grad', want, 1e-8)
   for level, grad in enumerate(grad_maps):
     reference.compare(grad, want[f'{system}/grad_map{level}'], within=1e-8)
   if system == 'cascade':
     stats = updates['batch_stats']
-    reference.check_tree(stats, system, 'after', path, 1e-10)
+    reference.check_tree(stats, system, 'after', want, 1e-10)
 
 
-@pytest.mark.parametrize('path', reference.FILES)
 @pytest.mark.parametrize('system', _SYSTEMS)
-def test_proposals(system, path):
-  want = reference.arrays(path)
+def test_proposals(system, want):
   (_, (_, found, (levels, boxes, scores), _)), _ = _trained(system)
   assigned = want[f'{system}/rpn/assigned']
   np.testing.assert_array_equal(found.rpn.assigned, assigned)
@@ -148,10 +140,8 @@ def test_proposals(system, path):
   reference.compare(deltas, want[f'{system}/rpn/deltas'])
 
 
-@pytest.mark.parametrize('path', reference.FILES)
 @pytest.mark.parametrize('system', _SYSTEMS)
-def test_stages(system, path):
-  want = reference.arrays(path)
+def test_stages(system, want):
   (_, (parts, found, *_)), _ = _trained(system)
   cascade = system == 'cascade'
   for index, stage in enumerate(found.stages):
@@ -184,10 +174,9 @@ def test_stages(system, path):
       reference.compare(own[:6, ..., 0], want[f'{name}/mask_logits'])
 
 
-@pytest.mark.parametrize('path', reference.FILES)
 @pytest.mark.parametrize('system', _SYSTEMS)
-def test_mask_targets(system, path):
-  want, truth = reference.arrays(path), jax.device_get(reference.truth())
+def test_mask_targets(system, want):
+  truth = jax.device_get(reference.truth())
   (_, (_, found, *_)), _ = _trained(system)
   targets = jax.jit(functools.partial(roi_align.mask_targets, bins=28))
   parts = []
@@ -249,10 +238,8 @@ def _detected(system):
   return jax.device_get(run(variables, reference.maps(system)))
 
 
-@pytest.mark.parametrize('path', reference.FILES)
 @pytest.mark.parametrize('system', _SYSTEMS)
-def test_detection(system, path):
-  want = reference.arrays(path)
+def test_detection(system, want):
   found = _detected(system)
   for image, scale in enumerate(want['scene/scale_factor']):
     name = f'{system}/det{image}'

@@ -10,11 +10,7 @@ import pytest
 from gswinrmt_jax.models.dense import retinanet
 from gswinrmt_jax.train import detection_losses
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('float64')
 
 
 def _model():
@@ -59,9 +55,7 @@ def _trained():
   return jax.device_get(run(params, reference.maps('retina')))
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_training(path):
-  want = reference.arrays(path)
+def test_training(want):
   (loss, (parts, found)), (grads, grad_maps) = _trained()
   reference.compare(found.logits, want['retina/logits'])
   reference.compare(found.deltas, want['retina/deltas'])
@@ -70,15 +64,12 @@ def test_training(path):
   for name in ('loss_cls', 'loss_bbox'):
     reference.compare(parts[name], want[f'retina/{name}'].sum(), name)
   reference.compare(loss, want['retina/loss'])
-  reference.check_tree(grads, 'retina', 'grad', path, 1e-8)
+  reference.check_tree(grads, 'retina', 'grad', want, 1e-8)
   for level, grad in enumerate(grad_maps):
     reference.compare(grad, want[f'retina/grad_map{level}'], within=1e-8)
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_detection(path):
-  want = reference.arrays(path)
-
+def test_detection(want):
   def detect(model, maps):
     return model.detect(*_predict(model, maps), reference.sizes())
 

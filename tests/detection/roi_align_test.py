@@ -10,11 +10,7 @@ import pytest
 
 from gswinrmt_jax.ops import roi_align
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('float64')
 
 
 @functools.partial(jax.jit, static_argnames=('bins', 'stride'))
@@ -29,9 +25,7 @@ def _pool_rois(x, rois, bins):
   return y[rois[:, 0].astype(int), jnp.arange(len(rois))]
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_roi_align(path):
-  want = reference.arrays(path)
+def test_roi_align(want):
   x, rois = reference.wide('align/x'), reference.wide('align/rois')
   for bins in (7, 14):
     y = _pool_rois(x, rois, bins)
@@ -98,9 +92,7 @@ def test_many_boxes_are_pooled_in_parts():
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('path', reference.FILES)
-def test_pasting(path):
-  want = reference.arrays(path)
+def test_pasting(want):
   masks, boxes, size = (want[f'paste/{k}'] for k in ('masks', 'boxes', 'shape'))
   got = roi_align.paste(
       np.float64(masks), np.float64(boxes), tuple(size.tolist())

@@ -1,0 +1,17 @@
+"""Fixtures of the tests that compare with mmdetection."""
+
+import detection_reference as reference
+import jax
+import pytest
+
+
+@pytest.fixture
+def float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.fixture(params=reference.FILES)
+def want(request):
+  """The reference's arrays by name."""
+  return reference.arrays(request.param)
