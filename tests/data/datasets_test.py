@@ -331,31 +331,6 @@ def test_the_arrays_are_those_of_uci():
   )
 
 
-def test_split_follows_from_its_seed_as_the_docstring_says():
-  data = stored()
-  expected = {split: [] for split in digits.SPLITS}
-  left = np.bincount(data['label'])
-  takes = {}
-  for split in ('test', 'val'):
-    exact = left * SIZES[split] / left.sum()
-    take = np.floor(exact).astype(int)
-    short = SIZES[split] - take.sum()
-    take[np.argsort(take - exact, kind='stable')[:short]] += 1
-    takes[split] = take
-    left = left - take
-  for digit in range(10):
-    members = sorted(
-        np.flatnonzero(data['label'] == digit).tolist(),
-        key=lambda index: hashlib.sha256(f'0:{index}'.encode()).digest(),
-    )
-    for split, take in takes.items():
-      expected[split] += members[: take[digit]]
-      members = members[take[digit] :]
-    expected['train'] += members
-  for split in digits.SPLITS:
-    assert data[split].tolist() == sorted(expected[split])
-
-
 @pytest.mark.parametrize('split', digits.SPLITS)
 def test_read_enlarges_and_scales_exactly(split):
   data = stored()

@@ -120,9 +120,23 @@ def test_a_transparent_color_of_a_palette_is_white(tmp_path):
   assert pictures.read(path).getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_a_thread_of_a_picture_is_cut_first():
-  thread = PIL.Image.new('RGB', (20_000, 4), _RED)
-  assert pictures.fit(thread, (224, 224), 0.875).shape == (224, 224, 3)
+@pytest.mark.parametrize('size', [(20_000, 4), (4, 20_000)])
+def test_a_thread_of_a_picture_is_cut_first(size, monkeypatch):
+  """Else its long side would be enlarged to 1,280,000 pixels."""
+  noise = np.random.default_rng(0).integers(0, 256, size[::-1], np.uint8)
+  thread = PIL.Image.fromarray(noise).convert('RGB')
+  middle = [max(n // 2 - 50, 0) for n in size]
+  middle += [min(n // 2 + 50, n) for n in size]
+  want = pictures.fit(thread.crop(middle), (224, 224), 0.875)
+  sizes, resize = [], PIL.Image.Image.resize
+
+  def measured(self, size, *how):
+    sizes.append(size)
+    return resize(self, size, *how)
+
+  monkeypatch.setattr(PIL.Image.Image, 'resize', measured)
+  np.testing.assert_array_equal(pictures.fit(thread, (224, 224), 0.875), want)
+  assert max(map(max, sizes)) < 20_000
 
 
 def test_what_is_no_picture_is_one_line(tmp_path, monkeypatch):
