@@ -80,7 +80,8 @@ def test_what_is_image():
   padded[:, : size[0], : size[1]] = image
   rounded = np.zeros((1, 64, 96, 3), np.float32)
   rounded[:, : size[0], : size[1]] = image
-  model = create_detector('rmt_t', **_RETINA, least_score=0.0, round_extents=32)
+  fields = _RETINA | {'least_score': 0.0, 'round_extents': 32}
+  model = create_detector('rmt_swin_t', **fields)
   variables = random_variables.nested(model, (1, *canvas, 3))
 
   def whole(model, x):
