@@ -331,7 +331,6 @@ def test_a_wrong_call_in_python(call, said):
 @pytest.mark.parametrize(
     ('platform', 'call'),
     [
-        ('cuda', 'evaluate digits_small'),
         ('cuda', 'summarize rmt_t'),
         ('no_such_platform', f'predict digits_small {_DIGIT}'),
     ],

@@ -11,6 +11,7 @@ import types
 
 import ablations
 import collect
+import deep_shapes
 import made_up_runs
 import numpy as np
 import paper
@@ -23,7 +24,6 @@ from tables import Change, difference, Mean, mean
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHORT = ['--config.num_epochs=2']
@@ -203,7 +203,7 @@ def _best(name, run):
 
 def _sized(model, size):
   """Returns a cost that has only the parameters: operations take long."""
-  params = factory.variable_shapes(model, (*size, 3))['params']
+  params = deep_shapes.variable_shapes(model, (*size, 3))['params']
   return types.SimpleNamespace(parameters=parameter_counts.size(params))
 
 
