@@ -11,10 +11,15 @@ are the tables of the four published sizes.
 import functools
 import json
 import pathlib
+from unittest import mock
 
+import deep_shapes
+import jax
 import numpy as np
 
 import gswinrmt_jax
+from gswinrmt_jax import weights
+from gswinrmt_jax.models import factory
 
 EVERY = 7
 _FILE = pathlib.Path(__file__).parent / 'fixtures' / 'rmt_tiny.npz'
@@ -58,3 +63,13 @@ def model(**overrides):
   return gswinrmt_jax.create_model(
       'rmt_t', num_classes=10, drop_path_rate=0.0, **fields() | overrides
   )
+
+
+def zeros(model):
+  """Returns the state dict of a deep model whose weights are 0."""
+  shapes = deep_shapes.variable_shapes(model, (32, 32, 3))
+  variables = jax.tree.map(
+      lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes
+  )
+  with mock.patch.object(factory, 'variable_shapes', return_value=shapes):
+    return weights.to_torch_state_dict(variables, model)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-from unittest import mock
 
-import deep_shapes
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,9 +156,7 @@ def test_a_model_with_layer_scale_and_without_a_head():
       widths=(16, 16, 32, 32),
       num_heads=(1, 1, 2, 2),
   )
-  variables = factory.variable_shapes(model, (32, 32, 3))
-  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), variables)
-  keys = weights.to_torch_state_dict(zeros, model)
+  keys = released_rmt.zeros(model)
   assert keys['layers.2.blocks.0.gamma_1'].shape == (1, 1, 1, 32)
   assert 'layers.1.blocks.0.gamma_1' not in keys
   assert keys['extra_norms.3.weight'].shape == (32,)
@@ -171,14 +167,7 @@ def test_a_model_with_layer_scale_and_without_a_head():
 def _state_dict(name, **fields):
   """Returns a released model's state dict with all weights 0."""
   model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
-  shapes = deep_shapes.variable_shapes(model, (32, 32, 3))
-  zeros = jax.tree.map(
-      lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes
-  )
-  with mock.patch.object(
-      factory, 'variable_shapes', deep_shapes.variable_shapes
-  ):
-    return weights.to_torch_state_dict(zeros, model)
+  return released_rmt.zeros(model)
 
 
 @pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])
