@@ -55,38 +55,43 @@ def _perfect(records, order, limit=5, masks=False):
     yield outputs
 
 
+_RECORDS = data_lib.Decoded(tiny_objects.SPLITS['val'])
+
+
+def _scores(records=_RECORDS, rows=range(7), classes=2, **how):
+  """Returns the scores of outputs that find every object."""
+  collector = detection.Collector(records, classes)
+  for outputs in _perfect(records, rows, **how):
+    collector.add(outputs)
+  return collector.scores()
+
+
 def test_collecting_every_image_once_in_any_order():
-  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
   results = []
   for order in (range(7), [3, 1, 6, 0, 2, 5, 4]):
-    collector = evaluator.TASKS['detection'].collector(records, 2)
-    for outputs in _perfect(records, order, masks=True):
+    collector = evaluator.TASKS['detection'].collector(_RECORDS, 2)
+    for outputs in _perfect(_RECORDS, order, masks=True):
       collector.add(outputs)
     results.append((collector.results(), collector.scores()))
   assert results[0] == results[1]
   found, scores = results[0]
   assert scores['ap'] == scores['mask_ap'] == 1.0  # squares fill their boxes
   assert scores['images'] == 7 and scores['detections'] == 100
-  assert len(found) == sum(len(x.labels) for _, x in records.described)
-  first = records.described[0][1].boxes[0]
+  assert len(found) == sum(len(x.labels) for _, x in _RECORDS.described)
+  first = _RECORDS.described[0][1].boxes[0]
   assert found[0]['bbox'] == [*first[:2], *(first[2:] - first[:2])]
   assert found[0]['image_id'] == 1
 
 
 def test_more_detections_than_a_hundred_are_counted():
-  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records, 2)
-  for outputs in _perfect(records, [0], limit=300):
-    collector.add(outputs)
-  assert collector.scores()['detections'] == 300
+  assert _scores(rows=[0], limit=300)['detections'] == 300
 
 
 @pytest.mark.parametrize(('what', 'count'), [('boxes', 6), ('scores', 7)])
 def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
   """One image has no objects, and so no boxes that are used."""
-  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records, 2)
-  for outputs in _perfect(records, range(7)):
+  collector = detection.Collector(_RECORDS, 2)
+  for outputs in _perfect(_RECORDS, range(7)):
     outputs[what][0, 0, ...] = np.nan
     collector.add(outputs)
   scores = collector.scores()
@@ -97,8 +102,7 @@ def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
 
 
 def test_without_detections_and_without_objects():
-  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  assert detection.Collector(records, 2).scores()['ap'] == 0
+  assert _scores(rows=[])['ap'] == 0
   empty = data_lib.Decoded(tiny_objects.scenes(0, [0, 0]))
   with pytest.raises(UserError, match='have no objects'):
     detection.Collector(empty, 2)
@@ -108,19 +112,13 @@ def test_masks_are_scored_if_the_objects_have_them():
   scenes = tiny_objects.SPLITS['val']
   objects = [found._replace(masks=None) for found in scenes.objects]
   records = data_lib.Decoded(data_lib.Scenes(scenes.images, objects))
-  collector = detection.Collector(records, 2)
-  for outputs in _perfect(records, range(7), masks=True):
-    collector.add(outputs)
-  scores = collector.scores()
+  scores = _scores(records, masks=True)
   assert scores['ap'] == 1 and 'mask_ap' not in scores
 
 
 def test_the_table_has_every_class():
-  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
-  collector = detection.Collector(records, 3)
-  for outputs in _perfect(records, range(7), masks=True):
-    collector.add(outputs)
-  text = detection.table(collector.scores(), ('dark', 'light', 'none'))
+  scores = _scores(classes=3, masks=True)
+  text = detection.table(scores, ('dark', 'light', 'none'))
   assert 'AP50' in text and 'AP, large' in text
   assert text.splitlines()[-1].split() == ['none', '-', '-']
 
