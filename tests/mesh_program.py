@@ -45,7 +45,7 @@ class Small(nn.Module):
 def install(monkeypatch):
   """Replaces data sets and model by small ones, and the draw of mixing."""
   tiny_parts.install(monkeypatch)
-  monkeypatch.setattr(recipes, 'make_model', lambda *args: Small())
+  monkeypatch.setattr(recipes, 'make_model', lambda *args, **how: Small())
   monkeypatch.setattr(factory, 'create_model', lambda *args, **how: Small())
   # Beta(1, 1); JAX's general one takes as long to compile as all the rest.
   monkeypatch.setattr(

@@ -37,7 +37,7 @@ def install(monkeypatch):
   monkeypatch.setattr(
       datasets, 'open_source', lambda name, split, *_: SPLITS[split].source
   )
-  monkeypatch.setattr(recipes, 'make_model', lambda *args: tiny.Tiny())
+  monkeypatch.setattr(recipes, 'make_model', lambda *args, **how: tiny.Tiny())
   monkeypatch.setattr(
       factory, 'create_model', lambda *args, **fields: tiny.Tiny()
   )

@@ -24,7 +24,6 @@ from gswinrmt_jax.evals import (
     segmentation,
 )
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import train_loop
 
 pytestmark = pytest.mark.usefixtures('compiled_once')
 
@@ -240,18 +239,13 @@ def _tiny(monkeypatch):
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-  return tmp_path_factory.mktemp('runs') / 'run'
-
-
-@pytest.fixture
-def run(trained):
-  """A finished run; trained once."""
-  if not trained.exists():
-    train_loop.train(
-        tiny_parts.recipe(), trained, metrics_log.Terminal(io.StringIO())
-    )
-  return trained
+def run(tmp_path_factory):
+  """Returns the folder of a finished run."""
+  folder = tmp_path_factory.mktemp('runs') / 'run'
+  with pytest.MonkeyPatch.context() as patch:
+    tiny_parts.install(patch)
+    tiny_parts.train(folder)
+  return folder
 
 
 def _evaluate(folder, **settings):

@@ -28,17 +28,14 @@ _ROUGH = {'ema_decay': 1e-9, 'optimizer.learning_rate': 1.0}
 
 
 @pytest.fixture(scope='module')
-def averaged(tmp_path_factory):
-  return tmp_path_factory.mktemp('averaged') / 'run'
-
-
-@pytest.fixture
-def averaged_run(averaged):
-  """Returns the folder of a whole run with an average, trained once."""
-  if not averaged.exists():
-    _, said = tiny_parts.train(averaged, **_ROUGH)
-    (averaged / 'said').write_text(said)
-  return averaged
+def averaged_run(tmp_path_factory):
+  """Returns the folder of a whole run with an average."""
+  folder = tmp_path_factory.mktemp('averaged') / 'run'
+  with pytest.MonkeyPatch.context() as patch:
+    tiny_parts.install(patch)
+    _, said = tiny_parts.train(folder, **_ROUGH)
+  (folder / 'said').write_text(said)
+  return folder
 
 
 def _epochs(folder):

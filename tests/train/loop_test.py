@@ -36,18 +36,14 @@ def _tiny(monkeypatch):
 
 
 @pytest.fixture(scope='module')
-def unbroken(tmp_path_factory):
-  return tmp_path_factory.mktemp('run') / 'unbroken'
-
-
-@pytest.fixture
-def unbroken_run(unbroken, monkeypatch):
-  """Returns the folder of a whole run, trained once, with its curves."""
-  if not (unbroken / 'summary.json').exists():
-    with monkeypatch.context() as patch:
-      patch.setattr(plots, 'draw_curves', tiny_parts.DRAW_CURVES)
-      tiny_parts.train(unbroken)
-  return unbroken
+def unbroken_run(tmp_path_factory):
+  """Returns the folder of a whole run with its curves."""
+  folder = tmp_path_factory.mktemp('run') / 'unbroken'
+  with pytest.MonkeyPatch.context() as patch:
+    tiny_parts.install(patch)
+    patch.setattr(plots, 'draw_curves', tiny_parts.DRAW_CURVES)
+    tiny_parts.train(folder)
+  return folder
 
 
 def test_a_run_leaves_all_that_it_promises(unbroken_run):
