@@ -1,9 +1,9 @@
 """Reference values of a small RMT, from the authors' released PyTorch code.
 
 `tests/fixtures/rmt_tiny.npz` was computed in float32 on a CPU, each parameter
-and BN statistic perturbed. It has the weights by their PyTorch names (`sd/`),
-two inputs (the second, `b/`, is not square), maps and a training step
-(`train/`); the logits are those of the code in float64. Of each map every 7th
+and BN statistic perturbed. It has the weights by their PyTorch names (`sd/`);
+images that are not square with their maps and logits (`b/`), the logits in
+float64; and a training step (`train/`) on square ones. Of each map every 7th
 element is stored, which covers each channel and position. `decay/` and `angle/`
 are the tables of the four published sizes.
 """

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 import released_rmt
 
 from gswinrmt_jax import weights
@@ -23,16 +22,7 @@ _MAPS = {
     'stage0_down': 'down1',
     'stage1_down': 'down2',
     'stage2_down': 'down3',
-}
-_IN_BLOCKS = {
-    'chunk': 'stage1/block00',  # decomposed attention
-    'all': 'stage3/block00',  # full attention
-}
-_PARTS = {
-    'attn_in': '/attention_norm',
-    'attn_out': '/attention',
-    'ffn_out': '/ffn',
-    'block_out': '',
+    'proj': 'proj',
 }
 
 
@@ -44,8 +34,9 @@ def _variables():
 
 
 @jax.enable_x64(True)
-def _outputs(image):
-  """Returns logits, embedding, and the output of every module by its path."""
+def test_logits_and_maps():
+  """In float64; the reference's tables of positions and decays are float32."""
+  want = released_rmt.arrays()
   model = released_rmt.model().clone(dtype=jnp.float64)
 
   @jax.jit
@@ -56,33 +47,17 @@ def _outputs(image):
     embedding = model.apply(variables, image, train=False, method='embed')
     return logits, embedding, found['intermediates']
 
-  variables, image = jax.tree.map(jnp.float64, (_variables(), image))
-  logits, embedding, captured = jax.device_get(run(variables, image))
-  flat = traverse_util.flatten_dict(captured, sep='/')
-  outputs = {path.removesuffix('/__call__'): y for path, (y,) in flat.items()}
-  return logits, embedding, outputs
-
-
-def _compare(got, want, name):
-  got = np.asarray(got).ravel()[:: released_rmt.EVERY]
-  np.testing.assert_allclose(got, want, rtol=0, atol=2e-5, err_msg=name)
-
-
-@pytest.mark.parametrize('prefix', ['', 'b/'], ids=['square', 'wide'])
-def test_logits_and_maps(prefix):
-  """In float64; the reference's tables of positions and decays are float32."""
-  want = released_rmt.arrays()
-  logits, embedding, got = _outputs(want[f'{prefix}x'])
-  np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=2e-7)
-  for name, path in _MAPS.items():
-    _compare(got[path], want[prefix + name], name)
-  _compare(got['proj'], want[prefix + 'proj'], 'proj')
+  arrays = jax.tree.map(jnp.float64, (_variables(), want['b/x']))
+  logits, embedding, captured = jax.device_get(run(*arrays))
+  np.testing.assert_allclose(logits, want['b/logits'], rtol=0, atol=2e-7)
+  outputs = traverse_util.flatten_dict(captured, sep='/')
+  maps = {name: outputs[f'{path}/__call__'][0] for name, path in _MAPS.items()}
   # The head's SiLU(BN(Linear(map))), averaged, is part of the embedding.
-  _compare(embedding, want[f'{prefix}pooled'], 'pooled')
-  if not prefix:
-    for kind, block in _IN_BLOCKS.items():
-      for part, path in _PARTS.items():
-        _compare(got[block + path], want[f'{kind}/{part}'], f'{kind}/{part}')
+  for name, got in {**maps, 'pooled': embedding}.items():
+    got = got.ravel()[:: released_rmt.EVERY]
+    np.testing.assert_allclose(
+        got, want[f'b/{name}'], rtol=0, atol=2e-5, err_msg=name
+    )
 
 
 def test_a_training_step():
