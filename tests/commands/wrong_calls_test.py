@@ -274,56 +274,52 @@ def test_what_is_not_an_image_is_skipped(image):
 _PIXELS = np.zeros((8, 8, 3), np.uint8)
 
 
+def _load(source='digits_small', **how):
+  return gswinrmt_jax.load_model(source, **how)
+
+
 @pytest.mark.parametrize(
     ('call', 'said'),
     [
-        (
-            lambda g: g.load_model('digits_small', step=3),
-            'is not a run: it has',
-        ),
-        (
-            lambda g: g.load_model('digits_small', image_size=4),
-            'at least 32x32 pixels, not 4x4',
-        ),
+        (lambda: _load(step=3), 'is not a run: it has'),
+        (lambda: _load(image_size=4), 'at least 32x32 pixels, not 4x4'),
         *(
             (
-                lambda g, size=size: g.load_model(
-                    'digits_small', image_size=size
-                ),
+                lambda size=size: _load(image_size=size),
                 'must be height and width, or one number for both, whole and ',
             )
             for size in (0, -5, (32,), (32, 0), 32.5, [32, 32, 3])
         ),
         *(
             (
-                lambda g, top=top: g.load_model('digits_small').predict(
-                    _PIXELS, top
-                ),
+                lambda top=top: _load().predict(_PIXELS, top),
                 f'top is {top}: must be a whole number above 0',
             )
             for top in (0, -1, 2.5)
         ),
         (
-            lambda g: g.create_model('rmt_t', num_classes=2, pretrained=True),
+            lambda: gswinrmt_jax.create_model(
+                'rmt_t', num_classes=2, pretrained=True
+            ),
             r'at random: load_model\(SOURCE\) loads',
         ),
         (
-            lambda g: g.load_model('rmt_t'),
+            lambda: _load('rmt_t'),
             'rmt_t is a model without trained weights here: create_model',
         ),
         (
-            lambda g: g.load_model('gs://a/b'),
+            lambda: _load('gs://a/b'),
             'gs://a/b is an address: name a run folder',
         ),
         (
-            lambda g: g.load_model('digits_small').predict('~/none.png'),
-            f'^{os.path.expanduser("~")}/none.png does not exist',
+            lambda: _load().predict('~/none.png'),
+            f'^{_HOME}/none.png does not exist',
         ),
     ],
 )
 def test_a_wrong_call_in_python(call, said):
   with pytest.raises(Exception, match=said) as caught:
-    call(gswinrmt_jax)
+    call()
   assert '\n' not in str(caught.value)
   assert isinstance(caught.value, (ValueError, UserError))
 
