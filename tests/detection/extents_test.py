@@ -20,8 +20,9 @@ _CANVAS = 96, 128
 _WIDTHS = 4, 6, 8, 10
 _SMALL = {
     'retina': {'tower_channels': 6, 'tower_depth': 1, 'candidates': 30},
-    'mask': {
+    'cascade': {
         'rpn_channels': 6,
+        'conv_channels': 5,
         'linear_channels': 8,
         'mask_channels': 4,
         'train_candidates': 10,
@@ -32,7 +33,6 @@ _SMALL = {
         'roi_samples': 8,
     },
 }
-_SMALL['cascade'] = _SMALL['mask'] | {'conv_channels': 5}
 
 
 def _model(head):
