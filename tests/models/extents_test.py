@@ -115,13 +115,15 @@ _ONE_STAGE = {
 
 
 @pytest.mark.parametrize(
-    ('system', 'fields'), [('rmt', {}), ('retention', _ONE_STAGE)]
+    ('system', 'fields'),
+    [('rmt', {'stem': 'patch'}), ('retention', _ONE_STAGE)],
 )
 def test_gradients_and_statistics_of_training(system, fields):
   """Two images of the same size also form an unpadded batch.
 
-  RMT has BatchNorm. Weights of the softmax could become NaN where a window has
-  padding alone; the sigmoid's could not.
+  RMT has BatchNorm, in front of the second stage and in the head. Weights of
+  the softmax could become NaN where a window has padding alone; the sigmoid's
+  could not.
   """
   model, rng = _model(system, **fields), np.random.default_rng(1)
   images = [rng.normal(size=(41, 57, 3)).astype(np.float32) for _ in range(2)]
