@@ -10,7 +10,7 @@ _traced = factory.variable_shapes  # which tests replace by the function below
 
 
 @functools.cache
-def variable_shapes(model, image_shape):
+def variable_shapes(model, image_shape=None):
   """Returns `factory.variable_shapes`, which traces every block."""
   depths = model.arch.depths
   thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))

@@ -88,7 +88,7 @@ SPLITS = {
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
   """Replaces the real detector and images by tiny ones."""
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
-  monkeypatch.setattr(recipes, 'make_model', lambda *args: Detector())
+  monkeypatch.setattr(recipes, 'make_model', lambda *args, **how: Detector())
   monkeypatch.setattr(create, 'create', lambda *args, **how: Detector())
 
 

@@ -69,7 +69,7 @@ def install(monkeypatch):
   """Replaces the real segmenter and images by tiny ones."""
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
   monkeypatch.setattr(datasets, 'load_dense', _load)
-  monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())
+  monkeypatch.setattr(recipes, 'make_model', lambda *args, **how: Segmenter())
   monkeypatch.setattr(create, 'create', lambda *args, **how: Segmenter())
 
 

@@ -21,7 +21,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.train import data, train_loop
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -109,7 +109,10 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
     load.load(folder, step=3)
 
 
-def test_a_wrong_source_leaves_no_folder(folder, tmp_path):
+def test_a_wrong_source_is_refused_before_data_are_read(
+    folder, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(data, 'open_data', lambda *_: pytest.fail('read'))
   config = recipes.digits('swat_compact')
   quiet = Terminal(io.StringIO())
   config.init_from = str(tmp_path / 'typo')
