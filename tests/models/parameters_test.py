@@ -18,7 +18,7 @@ def test_the_table_has_every_model():
 
 @pytest.mark.parametrize('name', COUNTS)
 def test_parameter_count(name):
-  """`cost_test` counts RMT-T to RMT-B with every block."""
+  """`cost_test` counts RMT-T to RMT-L with every block."""
   classes, count = COUNTS[name]
   model = gswinrmt_jax.create_model(name, num_classes=classes)
   assert parameter_counts.count(model) == count
