@@ -69,12 +69,12 @@ def _ran(request, tmp_path, monkeypatch):
   return ran
 
 
-# Two steps of fine-tuning, and a few from scratch.
+# A few steps of each training.
 _SHORT = {
     "'train': 600": "'train': 128",
     'epochs=5': 'epochs=1',
-    "'46'": "'2'",
-    'step=46': 'step=2',
+    "'46'": "'8'",
+    'step=46': 'step=8',
     'STEPS = 150': 'STEPS = 5',
 }
 
