@@ -252,7 +252,7 @@ def status(job: Job) -> Status:
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
   found = runs_lib.read(job.folder)
-  config = runs_lib.with_own_splits(job.config, found.config)
+  config = runs_lib.with_own_splits(job.config, found.config.data)
   differing = run_folder.differences(found.config, config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')

@@ -30,6 +30,8 @@ from gswinrmt_jax.train import data as data_lib
 # Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
 _PARTS = ('config', 'summary', 'data', 'latency', 'environment')
+# The fields of the splits, and what prepared data call them.
+_PREPARED = {'train_split': 'train', 'val_split': 'val', 'test_split': 'test'}
 # Exceptions that reading a damaged file may raise.
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
@@ -223,16 +225,21 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def with_own_splits(
-    config: ml_collections.ConfigDict, run: ml_collections.ConfigDict
+    config: ml_collections.ConfigDict, otherwise: Mapping[str, str]
 ) -> ml_collections.ConfigDict:
-  """Returns a config with the splits of its data; without these, of a run."""
+  """Returns a config with the splits of its data.
+
+  Args:
+    config: A resolved config.
+    otherwise: The fields of the splits if the data are not here.
+  """
   try:
     return data_lib.with_own_splits(config)
   except UserError:
     config = ml_collections.ConfigDict(config.to_dict()).lock()
-    for split in ('train_split', 'val_split', 'test_split'):
-      if config.data[split] == 'auto':
-        config.data[split] = run.data[split]
+    for field in _PREPARED:
+      if config.data[field] == 'auto':
+        config.data[field] = otherwise[field]
     return config
 
 
@@ -349,7 +356,7 @@ class Setting:
     cifar10 = self.recipe is paper.CIFAR10
     make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
     ours = ml_collections.ConfigDict(self.config.to_dict())
-    theirs = with_own_splits(make(self.config.model.name), ours)
+    theirs = with_own_splits(make(self.config.model.name), _PREPARED)
     with theirs.unlocked():
       for config in (ours, theirs):
         del config['seed']

@@ -150,7 +150,8 @@ def _values(field):
   most = f'{field.at_most:,}' if field.at_most else ''
   if isinstance(field.default, tuple):
     if isinstance(field.default[0], int):
-      return f'pair, each {field.at_least:g} to {most}'
+      most = f' to {most}' if most else ' or more'
+      return f'pair, each {field.at_least:g}{most}'
     return f'pair in (0, {most}]' if most else 'pair above 0'
   if field.below is not None:
     return f'{field.at_least:g} ≤ x < {field.below:g}'

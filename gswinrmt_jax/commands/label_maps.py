@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--data', required=True, metavar='NAME', help='data set')
   add(
       '--split',
-      default='train',
-      help="split of the data set, such as the recipe's train_split (default: "
-      'train)',
+      default='auto',
+      help='split or slice of the data set, as config.data.train_split '
+      "(default: auto, the data set's own)",
   )
   arguments.add_number(
       parser,

@@ -266,7 +266,7 @@ def _find(args):
     found = object_files.find(root, args.boxes, classes=args.classes, **lists)
     if lists:
       for name, value in {**shares, 'seed': args.seed}.items():
-        if value is not None and name not in lists:
+        if value and name not in lists:
           raise UserError(f'--{name} has no effect: the splits are given')
       return found
   else:

@@ -146,7 +146,8 @@ def _next_steps(folder, summary, config):
   """Returns the commands that usually follow a run."""
   folder = shlex.quote(str(folder))
   finished = summary['steps'] == summary['total_steps']
-  split = '' if finished else ' --split val'  # The test split is for the end.
+  tested = finished and config.data.test_split  # The test is for the end.
+  split = '' if tested else ' --split val'
   lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']
   if config.segmenter.head or config.detector.head:
     lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')

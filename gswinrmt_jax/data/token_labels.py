@@ -56,7 +56,7 @@ def write(
       their probabilities, both `[s t m]`, for a grid of s rows and t columns
       over the whole image and m classes per cell.
     name: Name of the data set.
-    split: Split or slice, as in `config.data.train_split`.
+    split: Split or slice, as in a run's `config.data.train_split`.
     data_dir: As in `datasets.info`.
 
   Raises:

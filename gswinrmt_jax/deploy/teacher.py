@@ -40,7 +40,7 @@ def write_token_labels(
     weights: The teacher's weights.
     folder: The folder to write, see `token_labels.write`.
     name: The data set.
-    split: The split of the data set.
+    split: The split of the data set, as `config.data.train_split`.
     data_dir: The TFDS data directory.
     image_size: Height and width; None takes the teacher's.
 
@@ -58,6 +58,8 @@ def write_token_labels(
     )
   extents(size, model.arch.stride)
   weights.check_classes(datasets.info(name, data_dir))
+  if split == 'auto':
+    split = datasets.own_splits(name, data_dir)['train']
   records = datasets.load(
       name, split, data_dir, image_size=size, storage='decode'
   )

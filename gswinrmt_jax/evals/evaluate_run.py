@@ -137,8 +137,6 @@ def _split(weights, data, split, data_dir, say):
     split = 'val'
     name, taken, folder = data_of(weights, data, split, data_dir)
     say(f'{name} has no test split: evaluating on val instead')
-    # Other data than the run's may call it otherwise, or have train alone.
-    taken = own['val'] if taken == 'val' else taken
   elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
     say(f"the run has no test split: its test and val are '{taken}'")
   return name, split, taken, folder
@@ -212,6 +210,8 @@ def data_of(
   data_dir = data_dir or ''
   weights.check_classes(datasets.info(name, data_dir))
   cifar10.prepare_if_missing(name, data_dir)
+  if split == 'val':  # Data may call it otherwise, or have train alone.
+    split = datasets.own_splits(name, data_dir)['val']
   return name, split, data_dir
 
 

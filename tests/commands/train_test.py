@@ -22,7 +22,7 @@ def calls(monkeypatch):
 
   def note(config, folder):
     found.append((config, folder))
-    return {'steps': 5, 'total_steps': 5 if len(found) == 1 else 9}
+    return {'steps': 5, 'total_steps': 9 if len(found) == 2 else 5}
 
   monkeypatch.setattr(train_loop, 'train', note)
   return found
@@ -74,16 +74,17 @@ def test_long_names_of_folders_are_cut_and_still_differ(calls):
 
 
 def test_the_next_steps_are_named(calls, capsys):
-  """A run that stopped early is not to be evaluated on the test split."""
-  for _ in range(2):
-    train.main(['--config=digits_rmt', '--workdir=a'])
-  finished, stopped = capsys.readouterr().out.split('Next:\n')[1:]
+  """The test split is for the end of a run, unless it was turned off."""
+  for fields in ([], [], ['--config.data.test_split=']):
+    train.main(['--config=digits_rmt', '--workdir=a', *fields])
+  finished, *others = capsys.readouterr().out.split('Next:\n')[1:]
   assert finished.splitlines()[:3] == [
       '  gswinrmt evaluate a',
       '  gswinrmt predict a IMAGE --maps maps',
       '  gswinrmt export a --format safetensors',
   ]
-  assert stopped.startswith('  gswinrmt evaluate a --split val\n')
+  for text in others:
+    assert text.startswith('  gswinrmt evaluate a --split val\n')
 
 
 def test_processes_join_before_anything_is_trained(calls, monkeypatch):

@@ -65,7 +65,8 @@ def test_maps_are_the_softmax_of_the_dense_logits(
   monkeypatch.setattr(teacher, '_BATCH', 4)  # the last batch is padded
   monkeypatch.setattr(teacher, '_TOP', 2)
   folder = tmp_path / 'maps'
-  teacher.write_token_labels(weights, folder, name='tiny', split='val')
+  monkeypatch.setattr(datasets, 'own_splits', lambda *_: {'train': 'val'})
+  teacher.write_token_labels(weights, folder, name='tiny', split='auto')
   maps = token_labels.open_maps(folder, name='tiny', split='val')
   assert maps.index.shape == maps.score.shape == (11, 2, 3, 2)
   image = batch.normalize(
@@ -138,7 +139,7 @@ def test_a_batch_divides_over_the_devices(weights, tmp_path, monkeypatch):
         (
             'r m --data=d',
             {'step': 'best', 'which': None},
-            {'split': 'train', 'data_dir': '', 'image_size': None},
+            {'split': 'auto', 'data_dir': '', 'image_size': None},
         ),
         (
             'r m --data=d --step=7 --weights=ema --split=val --data-dir=e '

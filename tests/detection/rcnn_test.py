@@ -228,14 +228,20 @@ def test_objects_join_the_boxes_after_the_assignment(stage, of_proposal):
 
 
 @functools.cache
-def _detected(system):
-  def detect(model, maps):
+def _detection(system):
+  def detect(model, maps, scale):
     levels, _, boxes, scores = _predict(model, maps)
-    return model.detect(levels, None, boxes, scores > 0, reference.sizes())
+    scores *= scale
+    return model.detect(levels, None, boxes, scores, reference.sizes())
 
-  run = jax.jit(functools.partial(_model(system).apply, method=detect))
-  variables = reference.variables(system)
-  return jax.device_get(run(variables, reference.maps(system)))
+  return jax.jit(functools.partial(_model(system).apply, method=detect))
+
+
+@functools.cache
+def _detected(system, scale=1.0):
+  """Returns detections from proposals whose scores are scaled."""
+  variables, maps = reference.variables(system), reference.maps(system)
+  return jax.device_get(_detection(system)(variables, maps, scale))
 
 
 @pytest.mark.parametrize('system', _SYSTEMS)
@@ -253,3 +259,8 @@ def test_detection(system, want):
     reference.compare(soft[:1], want[f'{name}/pasted_soft'])
     bits = np.unpackbits(want[f'{name}/pasted'])[: soft.size]
     np.testing.assert_array_equal(np.ravel(soft >= 0.5), bits)
+
+
+def test_proposals_whose_scores_are_nan_are_not_nothing():
+  found = _detected('mask_rcnn', np.nan)
+  assert np.isnan(found.scores[:, 0]).all()

@@ -726,11 +726,14 @@ def test_a_segmenter_is_resized_together_with_its_base(grouped):
 
 
 def test_differences_from_the_recipe(grouped):
-  how = {'overrides': ['--config.data.name=tiny', NORMAL], 'classes': 100}
+  fields = ('name=tiny', 'train_split=train[:10%]')
+  overrides = [NORMAL, *(f'--config.data.{field}' for field in fields)]
+  how = {'overrides': overrides, 'classes': 100}
   (setting,), _ = grouped(('mini_imagenet_rmt', how))
   assert setting.benchmark is paper.MINI_IMAGENET
   assert setting.differences == [
       "data.name is 'mini_imagenet' there and 'tiny' here",
+      "data.train_split is 'train' there and 'train[:10%]' here",
       "model.linear_start is 'uniform' there and 'normal' here",
   ]
 

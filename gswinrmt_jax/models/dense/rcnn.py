@@ -162,7 +162,7 @@ class RCNN(DetectionHead):
     levels, found, grid = self.predict(maps, extents)
     boxes, scores = self.propose(found, grid, sizes, training=truth is not None)
     if truth is None:
-      return self.detect(levels, extents, boxes, scores > 0, sizes)
+      return self.detect(levels, extents, boxes, scores, sizes)
     stages = self.train_stages(
         levels, extents, boxes, scores > 0, sizes, truth, train=train
     )
@@ -299,15 +299,17 @@ class RCNN(DetectionHead):
       levels: Sequence[Float[Array, 'b _ _ c']],
       extents: padding.Extents,
       boxes: Float[Array, 'b p 4'],
-      valid: Bool[Array, 'b p'],
+      scores: Float[Array, 'b p'],
       sizes: Int[Array, 'b 2'],
   ) -> nms.Detections:
     """Returns detections, with the boxes of the last stage.
 
     Class logits are averaged over stages, before the softmax. Probabilities of
-    masks are averaged, too. Arguments are those of `train_stages`.
+    masks are averaged, too. Proposals of score 0 are unused; one of NaN stays
+    NaN. Other arguments are those of `train_stages`.
     """
-    total, refined = 0, boxes
+    valid, total, refined = scores > 0, 0, boxes
+    used = jnp.where(valid, 1, scores)
     for stage, head in zip(self.stages, self.box_heads, strict=True):
       boxes = refined
       pooled = self.pool(levels, boxes, extents, BOX_BINS)
@@ -315,7 +317,7 @@ class RCNN(DetectionHead):
       total += logits / len(self.stages)
       best = logits[..., :-1].argmax(-1)
       refined = _refine(stage, boxes, best, deltas, sizes)
-    scores = jax.nn.softmax(total)[..., :-1] * valid[..., None]
+    scores = jax.nn.softmax(total)[..., :-1] * used[..., None]
     boxes = boxes_lib.decode(boxes[:, :, None], deltas, stage.stds)
     boxes = boxes_lib.clip(boxes, sizes[:, None, None])
     empty = boxes_lib.is_empty(boxes)
