@@ -8,8 +8,8 @@ is 0, resized ignoring aspect ratio. An image that cannot be read is named and
 skipped; the exit status is then 1. --maps also draws what the model looks at.
 
 --out FILE.csv or FILE.json writes a row for each image instead of printing it.
-Where a folder in DIR has the name of a class, as in DIR/cat/1.jpg, that is the
-true class of its images, and the accuracy is printed at the end.
+Where DIR or a folder in it has the name of a class, as in DIR/cat/1.jpg, that
+is the true class of its images, and the accuracy is printed at the end.
 
 For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
@@ -112,12 +112,14 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  images = _find(args.images, os.path.abspath(args.out or _FOLDER))
+  images, left_out = _find(args.images, os.path.abspath(args.out or _FOLDER))
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
       raise UserError(f'--{name.replace("_", "-")} is for {models}')
   terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  if there := collection.listed(left_out):
+    terminal.say(f'left out: {there}')
   predict = {
       'classification': _classify,
       'segmentation': _segment,
@@ -266,13 +268,13 @@ def _print_json(values):
 
 
 def _find(arguments, out):
-  """Returns images by path, with the names of the folders they are in.
+  """Returns images by path, and counts what else is in the folders.
 
-  Of a file that is named itself, there are none; of an image in a folder that
-  is named, those below it, the innermost first. Pictures that an earlier call
-  wrote into a folder `out` inside are no images.
+  The values are names of folders: of a file that is named itself, none; of an
+  image in a folder that is named, of those from there on, the innermost first.
+  Pictures that an earlier call wrote into a folder `out` inside are no images.
   """
-  images = {}
+  images, left_out = {}, Counter()
   for argument in map(pathlib.Path, arguments):
     if not argument.is_dir():
       images[str(argument)] = ()
@@ -286,12 +288,13 @@ def _find(arguments, out):
         ignored['pictures of an earlier call'] += 1
         continue
       folders = tuple(folder.name for folder in inside.parents)
-      images[str(argument / inside)] = folders[:-1]
+      images[str(argument / inside)] = (*folders[:-1], own.name)
     if not any(pathlib.Path(path).is_relative_to(argument) for path in images):
       there = collection.listed(ignored)
       only = f', only {there}' if there else ''
       raise UserError(f'{argument} has no images{only}')
-  return images
+    left_out += ignored
+  return images, left_out
 
 
 def _row(one, images, classes):

@@ -160,7 +160,7 @@ def _check_spelling(root, names):
 
 
 def _doubts(root, parts, classes):
-  """Yields warnings of classes that look like splits, or like each other."""
+  """Yields warnings of folders left out, and of classes that may be none."""
   names = next(iter(classes.values()))
   for name in names:
     if _split_of(name):
@@ -173,6 +173,10 @@ def _doubts(root, parts, classes):
           'letters: are they one class?'
       )
   part = next(iter(parts.values()))
+  beside = [name for name in folders(root, Counter()) if part]
+  for name in (name for name in beside if name not in parts.values()):
+    why = ': it has no class folders' * bool(_split_of(name))
+    yield f'warning: {name}/ beside {part}/ is left out{why}'
   inner = [tuple(folders(root / part / name, Counter())) for name in names]
   if inner[0] and len(set(inner)) == 1:
     yield (

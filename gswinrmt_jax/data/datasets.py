@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gswinrmt_jax.data import (
     cifar10,
     class_folders,
+    collection,
     decoded_cache,
     detection,
     digits,
@@ -255,10 +256,12 @@ def describe(name: str, data_dir: str = '') -> list[str]:
   except (OSError, ValueError, LookupError, TypeError):
     return []  # not written by this package, or not for segmentation
   names = info(name, data_dir).class_names
+  unseen = [n for n, count in zip(names, pixels, strict=True) if not count]
+  if not unseen:
+    return []
   return [
-      f'warning: class {name!r} has no pixels in train of {path.parent}'
-      for name, count in zip(names, pixels, strict=True)
-      if not count
+      f'warning: classes without pixels in train of {path.parent}: '
+      f'{collection.some(unseen)}'
   ]
 
 

@@ -121,9 +121,13 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
 
 def _confusion_lines(report, class_names):
   """Yields a header and, for each class, its accuracy and predictions."""
+  heads = [name[:6] for name in class_names]
+  if len(set(heads)) < len(heads):
+    heads = [str(label) for label in range(len(heads))]
+    class_names = [f'{label} {name}' for label, name in enumerate(class_names)]
   width = max(10, *map(len, class_names)) + 2
   yield f'{"true class":<{width}}{"accuracy":>9}   predicted as'
-  header = ''.join(f'{name[:6]:>7}' for name in class_names)
+  header = ''.join(f'{head:>7}' for head in heads)
   yield ' ' * (width + 9) + header
   for name, accuracy, counts in zip(
       class_names, report['class_accuracy'], report['confusion'], strict=True

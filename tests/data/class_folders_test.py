@@ -277,6 +277,13 @@ def test_what_is_passed_over_is_counted(tmp_path):
       '.csv': 1,
       'other folders': 1,
   }
+  assert 'warning: extra/ beside train/ is left out' in collection.notes
+
+
+def test_a_split_without_class_folders_is_named(tmp_path):
+  image_files.write(tmp_path, ('train/a/1.jpg', 'train/b/1.jpg', 'val/1.jpg'))
+  said = 'warning: val/ beside train/ is left out: it has no class folders'
+  assert said in class_folders.find(tmp_path).notes
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
   _run(tmp_path, '--zero-is-void', '--void=4')
   assert re.search(r'without a class: train \d\d\.\d%', capsys.readouterr().out)
   data_dir = str(tmp_path / 'out')
-  # Without names, classes are called by their numbers, up to the largest.
-  assert datasets.info('scenes', data_dir).class_names == ('0', '1', '2')
+  # Without names, classes are called by their values, up to the largest.
+  assert datasets.info('scenes', data_dir).class_names == ('1', '2', '3')
   records = datasets.load_dense('segmentation', 'scenes', 'val', data_dir)
   stored = np.asarray(
       PIL.Image.open(tmp_path / 'labels/validation/a.png'), np.int32
@@ -125,7 +125,7 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
     'options, said',
     [
         (['--void=1'], "warning: --void 1 is the value of class '1', which "),
-        (['--void=1', '--zero-is-void'], "--void 1 is the value of class '0'"),
+        (['--void=1', '--zero-is-void'], "--void 1 is the value of class '1'"),
         (['--void=2'], ''),  # No class has a larger value.
         (['--void=0', '--zero-is-void'], ''),
         ([], ''),
@@ -360,11 +360,26 @@ def test_masks_of_0_and_255_are_refused(tmp_path, capsys):
   data_dir = str(tmp_path / 'out')
   assert datasets.info('scenes', data_dir).class_names == ('bg', 'fg')
   (line,) = datasets.describe('scenes', data_dir)
-  assert line.startswith("warning: class 'fg' has no pixels in train of ")
-  assert "class 'fg' has no pixels in train" in capsys.readouterr().out
+  assert re.fullmatch(
+      'warning: classes without pixels in train of .*: fg', line
+  )
+  assert 'classes without pixels in train: fg' in capsys.readouterr().out
   _masks(tmp_path, (0, 1), *_SPLITS)
   _run(tmp_path, names, '--replace')
   assert datasets.describe('scenes', data_dir) == []
+
+
+def test_classes_without_names(tmp_path):
+  """They are called by their values; 255 is not the missing ones."""
+  _write(tmp_path, *_SPLITS)
+  _masks(tmp_path, (0, 255), *_SPLITS)
+  assert 'store the number of the class instead' in _said(tmp_path)
+  _masks(tmp_path, (128, 255), *_SPLITS)
+  assert "class '0' has no pixels in train; 43%" in _said(tmp_path)
+  _masks(tmp_path, (1, 2), *_SPLITS)
+  _run(tmp_path, '--zero-is-void')
+  names = datasets.info('scenes', str(tmp_path / 'out')).class_names
+  assert names == ('1', '2')
 
 
 def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):

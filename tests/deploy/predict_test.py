@@ -284,9 +284,14 @@ def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   found = [
       f'{name}.png' for name in ('a', 'c/predictions/d', 'predictions/own')
   ]
-  assert [*predict_command._find(['.'], out)] == found
+  images, left_out = predict_command._find(['.'], out)
+  assert [*images] == found
+  assert left_out == {'pictures of an earlier call': 1}
   found = [f'{name}.png' for name in names[1:3]]
-  assert [*predict_command._find(['predictions'], out)] == found
+  images, _ = predict_command._find(['predictions'], out)
+  assert [*images] == found
+  # The folder that is named may have the name of the class, too.
+  assert images[found[0]] == ('predictions',)
 
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):

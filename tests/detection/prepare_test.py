@@ -553,6 +553,21 @@ def test_yolo_has_shares_of_the_image(root, prepare):
     np.testing.assert_allclose(found[f'{name}.png'].boxes, want)
 
 
+def test_images_and_labels_of_yolo_may_be_in_the_folders_of_splits(
+    root, prepare
+):
+  (root / 'data.yaml').write_text('names: [ring, key]')
+  for split, name in (('train', 'a'), ('train', 'b'), ('valid', 'c')):
+    for place in ('images', 'labels'):
+      (root / 'set' / split / place).mkdir(parents=True, exist_ok=True)
+    image = f'{name}.png'
+    (root / 'images' / image).rename(root / 'set' / split / 'images' / image)
+    text = root / 'set' / split / 'labels' / f'{name}.txt'
+    text.write_text('1 0.5 0.5 0.5 0.25')
+  said = prepare(root / 'set', f'--images={root}/set', val=None, test=None)
+  assert 'train 2, val 1 images' in said and 'without' not in said
+
+
 @pytest.mark.parametrize(
     ('line', 'said'),
     [
@@ -573,6 +588,7 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
     [
         ('[ring, key]\nnc: 3', 'has 2 names, but nc is 3: correct'),
         ('ring', 'has no list of names'),
+        ('{0: ring, 2: key}', 'or of their numbers from 0'),
         ('[ring, ""]', 'class 1 has an empty name'),
     ],
 )

@@ -402,3 +402,11 @@ def test_every_slice_has_a_report_of_its_own():
   assert len(set(map(path, slices))) == len(slices)
   assert path('test', image_size=64) == 'evaluation_w_d_test_7_64px.json'
   assert path('test', 'ema') == 'evaluation_w_d_test_7_ema.json'
+
+
+def test_classes_that_begin_alike_are_numbered():
+  report = {'class_accuracy': [1.0, 0.5], 'confusion': [[2, 0], [1, 1]]}
+  names = 'tomato_early', 'tomato_late'
+  _, head, *rows = classification._confusion_lines(report, names)
+  assert head.split() == ['0', '1']
+  assert [row.split()[:2] for row in rows] == [['0', names[0]], ['1', names[1]]]

@@ -10,7 +10,7 @@ import numpy as np
 import PIL.Image
 
 from gswinrmt_jax.data import image_paths, pictures
-from gswinrmt_jax.data.collection import ClassLabels, Collection
+from gswinrmt_jax.data.collection import ClassLabels, Collection, some
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.pictures import LabelCoding, MAX_CLASSES
 from gswinrmt_jax.data.prepare import side_files
@@ -72,13 +72,16 @@ class LabelImages(ClassLabels):
         share = void / max(table['pixels'].sum(dtype=np.int64), 1)
         hint = ''
         if void:
-          hint = f'; {share:.0%} of their pixels are 255, which is void'
+          hint = (
+              f'; {share:.0%} of their pixels are 255, which is void: store '
+              'the number of the class instead'
+          )
         raise UserError(
             'the label images have no class but 0: two classes or more are '
             f'needed{hint}'
         )
-      collection.class_names = tuple(map(str, range(count)))
-      return
+      first = int(self.coding.zero_is_void)
+      collection.class_names = tuple(map(str, range(first, first + count)))
     if self.coding.void is not None or self.coding.zero_is_void:
       return
     train = table[: len(collection.splits['train'])]
@@ -90,8 +93,9 @@ class LabelImages(ClassLabels):
       raise UserError(
           f'class {missing[0]!r} has no pixels in train; '
           f'{void / pixels.sum():.0%} of the pixels are 255, which is void: '
-          'store the number of the class instead of 255, or leave the class '
-          'out of --classes; if 255 does mean no class, say so with --void 255'
+          'store the number of the class instead of 255, or name the classes '
+          'that there are by --classes; if 255 does mean no class, say so with '
+          '--void 255'
       )
 
   def counts(
@@ -120,14 +124,15 @@ class LabelImages(ClassLabels):
     )
     yield f'  of the others in train: {most} (most) to {least} (least)'
     value, first = self.coding.void, self.coding.zero_is_void
-    for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
+    for label, name in enumerate(names):
       if value == label + first:
         yield (
             f'  warning: --void {value} is the value of class {name!r}, which '
             'therefore has no pixels'
         )
-      elif not count:
-        yield f'  warning: class {name!r} has no pixels in train'
+    unseen = [n for n, count in zip(names, pixels, strict=True) if not count]
+    if unseen:
+      yield f'  warning: classes without pixels in train: {some(unseen)}'
 
   def features(self, class_names: Sequence[str]) -> dict[str, Any]:
     """Returns the feature of TFDS that holds the label image."""

@@ -208,7 +208,9 @@ def _yaml_names(boxes):
       raise TypeError
     names = tuple(map(str, names))
   except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError) as error:
-    raise UserError(f'{path} has no list of names') from error
+    raise UserError(
+        f'{path} has no list of names, or of their numbers from 0'
+    ) from error
   if '' in names:
     raise UserError(f'{path}: class {names.index("")} has an empty name')
   if count not in (None, len(names)):

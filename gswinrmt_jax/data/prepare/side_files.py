@@ -64,8 +64,11 @@ def paired(
   Raises:
     UserError: If the folders have different splits; and as in `_by_stem`.
   """
-  images = _by_stem(root, ignored)
-  label_files = _by_stem(labels, ignored, suffix)
+  # Tools for YOLO write images/ and labels/ into the folder of each split.
+  one_folder = suffix and labels.resolve() == root.resolve()
+  places = ('images/', 'labels/') if one_folder else ('', '')
+  images = _by_stem(root, ignored, place=places[0])
+  label_files = _by_stem(labels, ignored, suffix, place=places[1])
   if images.keys() != label_files.keys():
     raise UserError(
         f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
@@ -121,8 +124,8 @@ def check_size(
     )
 
 
-def _by_stem(root, ignored, suffix=None):
-  """Returns {split: {path in the split without suffix: path}}.
+def _by_stem(root, ignored, suffix=None, *, place=''):
+  """Returns {split: {path in the split without suffix and `place`: path}}.
 
   Raises:
     UserError: If two files of a split have the same name up to the suffix; and
@@ -138,6 +141,7 @@ def _by_stem(root, ignored, suffix=None):
     found[split] = of_split = {}
     for name in names:
       stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
+      stem = stem.removeprefix(place)
       if stem in of_split:
         raise UserError(
             f'{root}: {of_split[stem]} and {name} have the same name up to the '
