@@ -16,7 +16,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.data import image_paths, pictures, sources
 from gswinrmt_jax.data.collection import Collection, UNDIVIDED
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 # The names of split folders, in any case; a year or 'set' may follow, as in
 # train2017 and test_set.
@@ -67,8 +67,10 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   _check_spelling(root, names)
   extra = [name for name in names if name not in own]
   if extra and not pool:
+    split = next(each for each in classes if extra[0] in classes[each])
+    near = did_you_mean(extra[0], own)
     raise UserError(
-        f'{root}: train has no class {extra[0]!r}, but another split has'
+        f'{root}: train has no class {extra[0]!r}, but {split} has{near}'
     )
   images = {split: [] for split in parts}
   for split, part in parts.items():

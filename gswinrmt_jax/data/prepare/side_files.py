@@ -72,7 +72,8 @@ def paired(
   if images.keys() != label_files.keys():
     raise UserError(
         f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
-        'both must be divided in the same way'
+        'both must be divided in the same way; add what is missing, or move '
+        'the other folder elsewhere'
     )
   what = suffix or 'label image'
   splits, unpaired = {}, {}
