@@ -175,8 +175,8 @@ def _doubts(root, parts, classes):
           'letters: are they one class?'
       )
   part = next(iter(parts.values()))
-  beside = [name for name in folders(root, Counter()) if part]
-  for name in (name for name in beside if name not in parts.values()):
+  beside = folders(root, Counter()) if part else []
+  for name in sorted(set(beside) - set(parts.values())):
     why = ': it has no class folders' * bool(_split_of(name))
     yield f'warning: {name}/ beside {part}/ is left out{why}'
   inner = [tuple(folders(root / part / name, Counter())) for name in names]

@@ -355,9 +355,9 @@ def _said(masks):
 def _run_lengths(counts):
   """Returns the lengths of COCO's compressed runs.
 
-  A number is written in groups of 5 bits, the lowest first: bit 6 says that
-  another group follows, and bit 5 of the last is the sign. From the fourth run
-  on, it is the difference to the run before the last.
+  A number is written in groups of five bits, the lowest first. The sixth bit
+  says that another group follows; the fifth bit of the last group is the sign.
+  From the fourth run on, it is the difference to the run before the last.
   """
   lengths, number, bits = [], 0, 0
   for byte in counts:
