@@ -199,7 +199,7 @@ class Campaign(NamedTuple):
     begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
     while not (folder / 'summary.json').exists():
       if time.monotonic() > deadline:
-        raise RuntimeError(f'neither {moment} nor end came: {run.said()}')
+        raise RuntimeError(f'no {moment} and no end in time: {run.said()}')
       if moment == 'write':
         # '.18.0a1b2c3d.part' will become checkpoint 18.
         names = [name.split('.') for name in unfinished(folder)]

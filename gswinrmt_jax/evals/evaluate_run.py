@@ -132,8 +132,7 @@ def _split(weights, data, split, data_dir, say):
   Without a test split, 'val' takes its place.
   """
   name, taken, folder = data_of(weights, data, split, data_dir)
-  own = datasets.own_splits(name, folder)
-  if taken == 'test' and not own['test']:
+  if taken == 'test' and not datasets.own_splits(name, folder)['test']:
     split = 'val'
     name, taken, folder = data_of(weights, data, split, data_dir)
     say(f'{name} has no test split: evaluating on val instead')

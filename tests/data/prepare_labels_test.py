@@ -137,7 +137,7 @@ def test_a_void_value_among_those_of_the_classes(
   _write(tmp_path, *_SPLITS)
   _run(tmp_path, *options)
   printed = capsys.readouterr().out
-  assert said in printed and bool(said) == ('warning' in printed)
+  assert said in printed and printed.count('warning') == bool(said)
 
 
 def test_a_run_knows_its_labels(tmp_path):

@@ -57,7 +57,7 @@ class LabelImages(ClassLabels):
     return image_paths.digest(content), len(content), pixels
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
-    """Numbers classes without names; refuses 255 where it stands for a class.
+    """Names classes by their values; refuses 255 where it stands for a class.
 
     Raises:
       UserError: If a class has no pixels in train, and pixels of 255 have none,
@@ -124,13 +124,15 @@ class LabelImages(ClassLabels):
     )
     yield f'  of the others in train: {most} (most) to {least} (least)'
     value, first = self.coding.void, self.coding.zero_is_void
-    for label, name in enumerate(names):
+    unseen = []
+    for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
       if value == label + first:
         yield (
             f'  warning: --void {value} is the value of class {name!r}, which '
             'therefore has no pixels'
         )
-    unseen = [n for n, count in zip(names, pixels, strict=True) if not count]
+      elif not count:
+        unseen.append(name)
     if unseen:
       yield f'  warning: classes without pixels in train: {some(unseen)}'
 

@@ -53,7 +53,8 @@ def paired(
 
   Args:
     root: Folder of the images.
-    labels: Folder of the label files.
+    labels: Folder of the label files. If it is `root`, each split may have its
+      images in images/ and its label files in labels/.
     ignored: Counts what is passed over.
     suffix: Suffix of the label files; None for label images.
     optional: Whether images without a label file are kept.
