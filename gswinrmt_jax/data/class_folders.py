@@ -179,6 +179,19 @@ def _doubts(root, parts, classes):
   for name in sorted(set(beside) - set(parts.values())):
     why = ': it has no class folders' * bool(_split_of(name))
     yield f'warning: {name}/ beside {part}/ is left out{why}'
+  for place in (root / part for part in parts.values()):
+    beside = set(folders(place, Counter()))
+    loose = [
+        name
+        for name in image_paths.visible(place, Counter())
+        if image_paths.suffix_of(name) in image_paths.SUFFIXES
+        and name not in beside
+    ]
+    if loose:
+      yield (
+          f'warning: images of {place} that are in no class folder are left '
+          f'out: {collections.some(loose)}'
+      )
   inner = [tuple(folders(root / part / name, Counter())) for name in names]
   if inner[0] and len(set(inner)) == 1:
     yield (

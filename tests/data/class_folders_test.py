@@ -67,6 +67,7 @@ def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
   _write(tmp_path, *names)
   for name in ('notes.txt', 'b.heic', 'bad.jpg'):
     (tmp_path / 'class03' / name).write_bytes(b'x')
+  (tmp_path / 'loose.JPG').write_bytes(b'x')
   found = class_folders.read(tmp_path)
   assert list(class_folders.report('x', found)) == [
       'x: train 97, val 12, test 12 images of 12 classes (class00, class01, '
@@ -76,7 +77,9 @@ def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
       'test 1 / 1 / 1',
       '  width 7 / 7 / 7, height 5 / 5 / 5 (smallest / median / largest)',
       '  warning: damaged or no images: class03/bad.jpg',
-      '  skipped: .heic 1, .txt 1',
+      '  skipped: .jpg 1, .heic 1, .txt 1',
+      f'  warning: images of {tmp_path} that are in no class folder are left '
+      'out: loose.JPG',
       '  val and test are each a tenth of each class, held out at random (seed '
       '0)',
   ]

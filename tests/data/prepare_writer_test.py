@@ -410,7 +410,7 @@ def test_lines():
       '  left out as damaged: 1',
       '  rotated by their EXIF: 1',
       '  byte for byte like another: within train 2, of val in train 2, '
-      'within val 1',
+      'within val 1, first a/1.jpg and a/3.jpg',
       '  the same bytes in several classes: 1 times, first a/1.jpg and b/4.jpg',
       '  skipped: .txt 2',
       '  a note',

@@ -127,14 +127,15 @@ def test_coco_files_by_split(root, prepare):
   assert 'train 5, val 3 images of 2 classes (car, toothbrush)' in said
   assert 'train: 6 objects with masks, at most 2 in an image' in said
   for line in (
-      'train: 1 image without objects, kept',
+      'train: 1 image without objects, kept, the first e.png',
       'train: of them 1 crowd, not trained on',
       # The crowd, and what is left out, are not compared.
       'warning: train: the masks of 2 of 5 objects lie elsewhere than their '
       'boxes, the first annotation 2 of a.png',
-      'train: 1 box outside of the image, left out',
-      'train: 1 box without width or height, left out',
-      'train: 1 box beyond the border of the image, cut off there',
+      'train: 1 box outside of the image, left out, the first in b.png',
+      'train: 1 box without width or height, left out, the first in c.png',
+      'train: 1 box beyond the border of the image, cut off there, the first '
+      'in b.png',
       'at most 2 in an image; car 3, toothbrush 3',
       # Of 6.5 x 5, 3 of them, and of 2 x 10; the crowd does not count.
       'train: sides of boxes 4.5 / 5.7 / 5.7 pixels (smallest / median /',
@@ -235,7 +236,7 @@ def test_boxes_that_seem_to_be_corners(prepare):
   boxes[3][:] = [9, 2, 15.5, 7]  # two of 14
   assert (
       '  warning: train: 3 boxes beyond the border of the image, cut off '
-      'there: so many suggest corners x0 y0 x1 y1 instead of x y w h'
+      'there, the first in a.png: so many suggest corners x0 y0 x1 y1 instead of x y w h'
   ) in prepare(content, '--replace')
   annotations = zip(content['annotations'], whole['annotations'], strict=True)
   for each, complete in annotations:
@@ -553,6 +554,14 @@ def test_yolo_has_shares_of_the_image(root, prepare):
     np.testing.assert_allclose(found[f'{name}.png'].boxes, want)
 
 
+def test_a_misnamed_file_of_yolo_is_told_with_its_image(root, prepare):
+  labels = '0 0.5 0.5 0.5 0.5'
+  boxes = _yolo(root, a=labels, cc=labels, **dict.fromkeys('bdefgh', ''))
+  said = prepare(boxes, '--on-error=skip')
+  assert f'cc.txt (is without an image in {root}/images, and c.png w' in said
+  assert '7 images without objects, kept, the first b.png' in said
+
+
 def test_images_and_labels_of_yolo_may_be_in_the_folders_of_splits(
     root, prepare
 ):
@@ -631,15 +640,16 @@ def test_a_list_names_each_image_once(root, prepare):
 
 def test_pixels_are_no_values_of_yolo(root, prepare):
   boxes = _yolo(root, '[ring]\nnc: 1', a='0 10 6 4 4', b='0 0.5 0.5 0.5 0.25')
-  said = (
-      "1 box outside of the image, left out: YOLO's values are shares of the "
-      'image, 0 to 1, not pixels'
-  )
-  assert f'  warning: train: {said}\n' in prepare(boxes)
+  left_out = '1 box outside of the image, left out'
+  hint = "YOLO's values are shares of the image, 0 to 1, not pixels"
+  said = f'  warning: train: {left_out}, the first in a.png: {hint}\n'
+  assert said in prepare(boxes)
   (boxes / 'b.txt').write_text('')
   with pytest.raises(UserError) as caught:
     prepare(boxes, '--replace')
-  assert str(caught.value) == f'no image of train has an object: {said}'
+  assert str(caught.value) == (
+      f'no image of train has an object: {left_out}: {hint}'
+  )
 
 
 @pytest.mark.parametrize(

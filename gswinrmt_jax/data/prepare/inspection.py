@@ -150,7 +150,11 @@ def lines(
   if count := report['turned_by_exif']:
     yield f'  rotated by their EXIF: {count:,}'
   if extra := report['identical']['extra']:
-    yield f'  byte for byte like another: {collections.listed(extra)}'
+    names = ' and '.join(report['identical']['examples'][0][:2])
+    yield (
+        f'  byte for byte like another: {collections.listed(extra)}, first '
+        f'{names}'
+    )
   if count := report['identical']['of_several_classes']:
     names = ' and '.join(report['identical']['examples_of_several_classes'][0])
     yield f'  the same bytes in several classes: {count:,} times, first {names}'

@@ -187,18 +187,18 @@ class ObjectLabels(ClassLabels):
       self, collection: Collection, split: str, table: np.ndarray
   ) -> dict[str, Any]:
     """Returns the numbers of objects in a split."""
-    by_class = table['objects_by_class']
+    by_class, images = table['objects_by_class'], collection.splits[split]
     sides = [side for of_image in table['sides'] for side in of_image]
     return {
         'objects_by_class': by_class.sum(0).tolist(),
         'crowds_by_class': table['crowds_by_class'].sum(0).tolist(),
         'most_objects': int(by_class.sum(1).max(initial=0)),
-        'without_objects': int((by_class.sum(1) == 0).sum()),
+        'without_objects': _where(images, by_class.sum(1) == 0),
         'masks': self.masks,
         'sides': summary(sides) if sides else None,
-        'odd': {name: int(table[name].sum()) for name in _ODD},
+        'odd': {name: _where(images, table[name]) for name in _ODD},
         'beyond': int(table['beyond'].sum()),
-        'boxes_and_masks': _masks_elsewhere(collection.splits[split], table),
+        'boxes_and_masks': _masks_elsewhere(images, table),
     }
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
@@ -225,16 +225,19 @@ class ObjectLabels(ClassLabels):
             f'  {split}: sides of boxes {said} pixels (smallest / median / '
             'largest root of the area)'
         )
-      if count := found['without_objects']:
-        yield f'  {split}: {counted(count, "image")} without objects, kept'
-      for name, count in found['odd'].items():
+      if count := found['without_objects']['count']:
+        yield (
+            f'  {split}: {counted(count, "image")} without objects, kept, '
+            f'the first {found["without_objects"]["first"]}'
+        )
+      for name, odd in found['odd'].items():
         hint = self.hints.get(name)
         # Masks show better than borders whether boxes are where objects are.
         if name == 'cut' and (masks or found['beyond'] <= _MANY * total):
           hint = None
-        if count:
-          text = _ODD[name].format(counted(count, 'box', 'boxes'))
-          text = f'{split}: {text}'
+        if odd['count']:
+          text = _ODD[name].format(counted(odd['count'], 'box', 'boxes'))
+          text = f'{split}: {text}, the first in {odd["first"]}'
           yield f'  warning: {text}: {hint}' if hint else f'  {text}'
       if found['boxes_and_masks']['elsewhere']:
         yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
@@ -296,6 +299,13 @@ class ObjectLabels(ClassLabels):
 def counted(count: int, one: str, more: str = '') -> str:
   """Returns '1 object' or '2 objects'; `more` is an irregular plural."""
   return f'{count:,} {one if count == 1 else more or one + "s"}'
+
+
+def _where(images, counts):
+  """Returns the sum of the images' counts, and the first that has any."""
+  found = np.flatnonzero(counts)
+  first = images[found[0]].file_name if len(found) else None
+  return {'count': int(counts.sum()), 'first': first}
 
 
 def _compared(objects, size):
