@@ -2,17 +2,17 @@
 # Measures what docs/performance.md reports of a CPU, on idle cores, in some 15
 # minutes:
 #
-#   benchmarks/run_on_cpu.sh            into benchmarks/results/
+#   benchmarks/run_on_cpu.sh            into benchmarks/results/cpu/
 #   SMALL=1 benchmarks/run_on_cpu.sh    tiny sizes, to see that all of it runs
 #
 # A result that exists is measured again. What needs PyTorch says so where that
-# is not installed. PYTHON is the interpreter, RESULTS the folder of
-# results.
+# is not installed. PYTHON is the interpreter, RESULTS the folder of results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python}
-results=${RESULTS:-benchmarks/results}
+results=${RESULTS:-benchmarks/results/cpu}
+mkdir -p "$results"
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   compact=(--batch 2 --image-size 32) tiny=(--batch 2 --image-size 64)

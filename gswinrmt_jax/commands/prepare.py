@@ -119,10 +119,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--classes',
       type=_path,
       metavar='FILE',
-      help='with segmentation and detection: names of the classes, in order, '
-      'one per line '
-      "(default: their numbers); for mini_imagenet from ImageNet's train set: "
-      'the 100 WordNet identifiers, one per line',
+      help='names of the classes, in order, one per line: for segmentation '
+      "(default: their numbers), VOC's XML (default: in alphabetical order) and "
+      "YOLO's text (default: those of data.yaml); for mini_imagenet from "
+      "ImageNet's train set: the 100 WordNet identifiers, one per line",
   )
   add = parser.add_argument_group('segmentation').add_argument
   add('--labels', metavar='DIR', help='folder of the label images')

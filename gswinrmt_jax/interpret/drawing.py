@@ -80,7 +80,7 @@ def _reach(maps, pixels):
   first.set_title('image, with the token\nof each stage', fontsize=8)
   for axes, (name, stage_maps, head) in zip(rest, panels, strict=True):
     weights = np.abs(stage_maps.weights[head])
-    # Masked weights, as outside the window, are drawn in grey.
+    # Weights of 0 are drawn in grey: outside the window, or decayed to it.
     weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
     image = _tokens(axes, pixels, weights, stage_maps.stride, 'inferno', (0, 1))
     for panel in (axes, first) if head == 0 else (axes,):
@@ -92,7 +92,7 @@ def _reach(maps, pixels):
       figure,
       image,
       'Attention weights of the framed token, relative to the largest weight '
-      'of each head; grey where there are none, as outside the window. '
+      'of each head; grey where it is 0, as outside the window. '
       'Distance: mean Manhattan distance under the weights, in tokens.' + note,
   )
 
