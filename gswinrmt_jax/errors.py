@@ -43,8 +43,9 @@ def explain(error: BaseException) -> str:
   # JAX's error class is derived from RuntimeError.
   if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
     return (
-        'the device does not have enough memory: lower config.batch_size (or '
-        'config.eval_batch_size, --batch-size)'
+        'the device does not have enough memory: lower the batch size '
+        '(config.batch_size, config.eval_batch_size, --batch-size) or the size '
+        'of images'
     )
   platforms = os.environ.get('JAX_PLATFORMS', '')
   if platforms and _has_no_backend(error):

@@ -105,11 +105,12 @@ def check_can_write(path: pathlib.Path) -> None:
   Call it before the work whose result the file will hold.
 
   Raises:
-    UserError: If `path` is a folder, or its parent cannot be created or written
-      to.
+    UserError: If `path` is a folder or a device, or its parent cannot be
+      created or written to.
   """
-  if path.is_dir():
-    raise UserError(f'cannot write {path}: it is a folder')
+  if path.exists() and not path.is_file():  # which `replaced` would replace
+    what = 'a folder' if path.is_dir() else 'not a regular file'
+    raise UserError(f'cannot write {path}: it is {what}')
   part = _beside(path, _PART)
   missing = [folder for folder in path.parents if not folder.exists()]
   try:

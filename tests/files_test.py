@@ -46,6 +46,8 @@ def test_a_file_that_can_be_written_leaves_nothing_behind(tmp_path):
     files.check_can_write(tmp_path / 'file' / 'new' / 'a.json')
   with pytest.raises(UserError, match='it is a folder'):
     files.check_can_write(tmp_path)
+  with pytest.raises(UserError, match='/dev/null: it is not a regular file'):
+    files.check_can_write(pathlib.Path('/dev/null'))
   assert os.listdir(tmp_path) == ['file']
 
 

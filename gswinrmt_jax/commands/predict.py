@@ -1,11 +1,12 @@
 """Predicts the classes of images or of their pixels, or the objects in them.
 
 IMAGE is a file, or a folder, whose images are taken at any depth, in the order
-of their names. Images may have any size and format; accuracy holds near the
-image size of training, which --image-size can change. They are preprocessed as
-in evaluation: resized and centre-cropped with the weights' own crop or, if it
-is 0, resized ignoring aspect ratio. An image that cannot be read is named and
-skipped; the exit status is then 1. --maps also draws what the model looks at.
+of their names. Images may have any size, as BMP, GIF, JPEG, PNG, PPM, TIFF or
+WebP. They are preprocessed as in evaluation: resized to the size of training
+and centre-cropped with the weights' own crop or, if it is 0, resized ignoring
+aspect ratio. At another size, by --image-size, accuracy may be far lower. An
+image that cannot be read is named and skipped; the exit status is then 1.
+--maps also draws what the model looks at.
 
 --out FILE.csv or FILE.json writes a row for each image instead of printing it.
 Where DIR or a folder in it has the name of a class, as in DIR/cat/1.jpg, that
@@ -51,7 +52,6 @@ _ONLY = {
     'maps': ('classification', 'classifiers'),
     'least_score': ('detection', 'detectors'),
 }
-_IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if an image was skipped."""
   if args.point and not args.maps:
     raise UserError('--point is for --maps')
-  if pathlib.Path(args.weights).suffix.lower() in _IMAGES:
+  if pathlib.Path(args.weights).suffix.lower() in image_paths.SUFFIXES:
     raise UserError(
         f'{args.weights} is an image: the run or weights come first, gswinrmt '
         'predict RUN_OR_WEIGHTS IMAGE'
@@ -188,7 +188,7 @@ def _drawn(args, found, folder, terminal):
 
 def _segment(args, images, weights, terminal):
   """Predicts the classes of pixels; returns the number of images."""
-  folder = _folder(args, 'segmenter', 'images')
+  folder = _folder(args, images, 'segmenter', 'images')
   files.check_can_write(folder / 'image.png')
   loaded = _load(args, weights, terminal)
   found = _predict_each(loaded, images, terminal)
@@ -205,7 +205,7 @@ def _detect(args, images, weights, terminal):
 
   if weights.card.dense['head'] != 'retina':
     detection.pycocotools('mask')  # writes the masks of `objects.json`
-  folder = _folder(args, 'detector', f'images and {_OBJECTS}')
+  folder = _folder(args, images, 'detector', f'images and {_OBJECTS}')
   files.check_can_write(folder / _OBJECTS)
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
@@ -225,14 +225,19 @@ def _detect(args, images, weights, terminal):
   return count
 
 
-def _folder(args, model, contents):
-  """Returns the folder of --out, whose name is not that of a file."""
+def _folder(args, images, model, contents):
+  """Returns the folder of --out, where no picture replaces one of `images`."""
   folder = pathlib.Path(args.out or _FOLDER)
-  if folder.suffix.lower() in (*_TABLES, *_IMAGES):
+  if folder.suffix.lower() in (*_TABLES, *image_paths.SUFFIXES):
     raise UserError(
         f'--out is {folder}: must be a folder for a {model}, which writes '
         f'{contents} into it'
     )
+  stems = {pathlib.Path(image).stem for image in images}
+  written, own = {s + end for s in stems for end in _WRITTEN}, folder.absolute()
+  for path in map(pathlib.Path, images):
+    if path.stem in written and path.parent.absolute() == own:
+      raise UserError(f'{path} may be written over: choose another --out')
   return folder
 
 

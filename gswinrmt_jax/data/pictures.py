@@ -3,7 +3,8 @@
 Preparation, training, evaluation and prediction all use this one decoder.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import functools
 import io
@@ -119,10 +120,10 @@ def to_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
   """Returns an opened image as `open_rgb` returns its file.
 
   Raises:
-    ValueError: If pixels of more than eight bits are outside their range.
+    ValueError: As `open_rgb`.
   """
-  image.load()  # Pillow itself rotates a TIFF.
-  return _to_rgb(_upright(image)[0])
+  with _unusable():
+    return _decoded(image, _to_rgb)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,26 +196,38 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
 def _open(
     encoded: bytes, convert: Callable[[PIL.Image.Image], Any]
 ) -> tuple[Any, Stored, bool]:
-  """Decodes an image.
+  """Decodes the bytes of an image, see `_decoded`."""
+  if not encoded:
+    raise ValueError('is empty')
+  with _unusable():
+    with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+      return _decoded(image, convert)
+
+
+def _decoded(image, convert):
+  """Decodes an opened image.
 
   Returns:
     `convert(image)`, how it is stored, and `_is_rescaled(image)`.
   """
-  if not encoded:
-    raise ValueError('is empty')
+  # Pillow only warns here, and refuses at twice as many pixels.
   most = PIL.Image.MAX_IMAGE_PIXELS
+  if most and image.width * image.height > most:
+    raise PIL.Image.DecompressionBombError
+  if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
+    raise _RangeError('has 12 bits per pixel: store 8 or 16')
+  rescaled = _is_rescaled(image)
+  image.load()  # Pillow itself rotates a TIFF.
+  upright, turned = _upright(image)
+  stored = Stored(*image.size, image.mode, image.format, turned)
+  return convert(upright), stored, rescaled
+
+
+@contextlib.contextmanager
+def _unusable() -> Iterator[None]:
+  """Turns what decoders raise into `ValueError`, 'is ...' or 'has ...'."""
   try:
-    with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-      # Pillow only warns here, and refuses at twice as many pixels.
-      if most and image.width * image.height > most:
-        raise PIL.Image.DecompressionBombError
-      if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
-        raise _RangeError('has 12 bits per pixel: store 8 or 16')
-      rescaled = _is_rescaled(image)
-      image.load()
-      upright, turned = _upright(image)
-      stored = Stored(*image.size, image.mode, image.format, turned)
-      return convert(upright), stored, rescaled
+    yield
   except PIL.UnidentifiedImageError as error:
     raise ValueError(
         f'is not an image that can be read ({", ".join(FORMATS)})'
@@ -223,6 +236,7 @@ def _open(
       PIL.Image.DecompressionBombWarning,
       PIL.Image.DecompressionBombError,
   ) as error:
+    most = PIL.Image.MAX_IMAGE_PIXELS
     raise ValueError(f'has more than {most:,} pixels') from error
   except _RangeError:
     raise
@@ -233,7 +247,7 @@ def _open(
 
 def _is_rescaled(image):
   """Returns whether decoding multiplies grey levels; see `Image.tile`."""
-  codec, _, _, args = image.tile[0] if image.tile else ('', None, 0, ())
+  codec, _, _, args = _tile(image) or ('', None, 0, ())
   # Those of a PGM have its largest value; a PBM has none.
   if codec.startswith('ppm') and not isinstance(args, str):
     return args[1] not in (255, 65535)
@@ -242,8 +256,13 @@ def _is_rescaled(image):
 
 def _raw_mode(image):
   """Returns how pixels are stored, such as 'L;4', or ''; see `Image.tile`."""
-  args = image.tile[0][3] if image.tile else ''
+  args = (_tile(image) or [''])[-1]
   return str(args if isinstance(args, str) else (args or ('',))[0])
+
+
+def _tile(image):
+  """Returns how Pillow will decode an image; None if it is in memory."""
+  return next(iter(getattr(image, 'tile', ())), None)
 
 
 def _upright(image):

@@ -134,11 +134,12 @@ class LoadedClassifier(LoadedModel):
       images: One image as in `pixels`, or a sequence of them, such as uint8
         `[b, h, w, 3]`.
       top: Number of classes; all, if there are fewer.
-      skip: Called with a message for each unreadable file of a sequence, which
-        is then left out; None raises the error instead.
+      skip: Called with a message for each unreadable image, which is then left
+        out; None raises the error instead.
 
     Returns:
-      A prediction for one image, a list of them for a sequence.
+      A prediction for one image (None if it was left out), a list of them for a
+      sequence.
 
     Raises:
       UserError: If the model has no head, a file or PIL image cannot be read,

@@ -122,10 +122,13 @@ def as_given(
     images: Image | Sequence[Image],
     predict_each: Callable[[Iterable[Image]], Iterator[Any]],
 ) -> Any:
-  """Returns the prediction of one image, or a list of those of a sequence."""
+  """Returns the prediction of one image, or a list of those of a sequence.
+
+  That of one image is None if the image was skipped.
+  """
   many = is_many(images)
   found = list(predict_each(images if many else [images]))
-  return found if many else found[0]
+  return found if many else next(iter(found), None)
 
 
 def is_many(images: Image | Sequence[Image]) -> bool:
@@ -174,7 +177,7 @@ def read(image: Image) -> PIL.Image.Image:
     _check_size(*image.size)
     try:
       return pictures.to_rgb(image)
-    except (ValueError, OSError) as error:  # OSError: opened, but damaged
+    except ValueError as error:
       raise UserError(f'an image {error}') from error
   return PIL.Image.fromarray(_checked(image))
 

@@ -48,6 +48,9 @@ def write(
   """
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
+  # Of class folders, it is a path, which means nothing on another machine.
+  path = data and pathlib.Path(data)
+  public, data = data and not path.is_absolute(), data and path.name
   title = weights.folder.absolute().name if data else card.name
   # As model hubs name them.
   detects = weights.task == 'detection'
@@ -57,7 +60,7 @@ def write(
       pipeline_tag=task if card.num_classes else None,
       license=license or None,
       tags=['jax', 'flax', 'vision-transformer'],
-      datasets=[data] if data else None,
+      datasets=[data] if public else None,
       model_name=title,
       eval_results=[
           huggingface_hub.EvalResult(
@@ -115,10 +118,11 @@ def _images(card):
         f'images of any size, trained {trained} {size}'
     )
   if card.crop:
-    how = f'of which evaluation keeps {card.crop:.1%} along a side'
+    height, width = (round(side / card.crop) for side in card.image_size)
+    how = f'cut from the middle of an image resized to cover {height} x {width}'
   else:
-    how = 'to which evaluation resizes them, ignoring aspect ratio'
-  return f'{classes}, for RGB images of {size}, bicubic, {how}'
+    how = 'to which an image is resized, ignoring aspect ratio'
+  return f'{classes}, for RGB images of {size}, {how} (bicubic)'
 
 
 def _placed(card):
@@ -211,7 +215,7 @@ def _use(card, file_format, source) -> Iterator[str]:
       for values in (card.mean, card.std)
   )
   yield (
-      'Images are resized and normalised as in training: '
+      'Images are resized and normalised as in evaluation: '
       f'`loaded.model` takes (pixels / 255 - {mean}) / {std}.'
   )
   if card.num_classes:

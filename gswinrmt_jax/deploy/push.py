@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import pathlib
 import re
 import tempfile
@@ -55,6 +56,12 @@ def push(
         f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
         "digits, '_' and '-', with '.' or '/' between them"
     )
+  # The path of class folders means nothing on another machine.
+  figures = dict(weights.card.figures)
+  if 'data' in figures:
+    figures['data'] = pathlib.Path(figures['data']).name
+  card = dataclasses.replace(weights.card, figures=figures)
+  weights = dataclasses.replace(weights, card=card)
   source = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'

@@ -157,9 +157,15 @@ class Card:
   def to_dict(self) -> dict[str, Any]:
     """Returns the contents of `config.json`."""
     entries = {}
+    resized = {
+        'crop_pct': self.crop or 1.0,
+        'crop_mode': 'center' if self.crop else 'squash',
+        'interpolation': 'bicubic',
+    }
     if self.dense is not None:
       section = recipes.SECTIONS[self.task]
       entries = {section: dict(self.dense), 'fit_within': self.fit_within}
+      resized = {'interpolation': 'bilinear'}
     return {
         'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
@@ -172,9 +178,7 @@ class Card:
             'input_size': [3, *self.image_size],
             'mean': list(self.mean),
             'std': list(self.std),
-            'crop_pct': self.crop or 1.0,
-            'crop_mode': 'center' if self.crop else 'squash',
-            'interpolation': 'bicubic',
+            **resized,
             'label_names': list(self.class_names),
         },
         'figures': dict(self.figures),

@@ -150,18 +150,15 @@ class Weights:
         for names in (card.class_names, info.class_names)
     )
     if own and own != data:
-      own, data = (
-          card_lib.printable(', '.join(names[:3])) + ' ...' * (len(names) > 3)
-          for names in (card.class_names, info.class_names)
-      )
+      label = next(k for k, name in enumerate(own) if name != data[k])
       remedy = 'choose a data set with the same classes'
-      if sorted(card.class_names) == sorted(info.class_names):
+      if sorted(own) == sorted(data):
         remedy += ' in the same order'
         if self.task != 'classification':
           remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
       raise UserError(
-          f'{self.origin} has the classes {own}, {info.name} has {data}: '
-          f'{remedy}'
+          f'class {label} of {self.origin} is {card_lib.printable(own[label])}, '
+          f'of {info.name} {card_lib.printable(data[label])}: {remedy}'
       )
 
 
@@ -224,6 +221,8 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   """
   path = _of_this_machine(path)
   folder = _folder_of_name(str(path)) or path
+  if (folder / safetensors_file.NAME).is_file():
+    folder /= safetensors_file.NAME
   if folder.is_file():
     if folder.suffix == '.safetensors':
       return safetensors_file.read_card(folder)
@@ -254,7 +253,13 @@ def _folder_of_name(name):
   An existing file or folder takes precedence over weights that ship.
   """
   if name.startswith(hub.PREFIX):
-    return hub.fetch(name)
+    folder = hub.fetch(name)
+    if card_lib.read(folder / card_lib.FILE) is None:
+      raise UserError(
+          f'{name} is of another library: its {card_lib.FILE} is none of '
+          'gswinrmt_jax'
+      )
+    return folder
   if pathlib.Path(name).exists():
     return None
   shipped = list_models(pretrained=True)
@@ -325,7 +330,10 @@ def _from_folder(folder, warn):
   """Reads a folder that `convert` or `export` wrote."""
   for name in (safetensors_file.NAME, 'pytorch_model.pth'):
     if (folder / name).exists():
-      return _from_file(folder / name, warn)
+      found, copy = _from_file(folder / name, warn), folder / card_lib.FILE
+      if card_lib.read(copy) != found.card:
+        warn(f'{copy} is not used: it differs from the copy inside {name}')
+      return found
   raise UserError(
       f'{folder} has no weights: programs (stablehlo, onnx) cannot be loaded '
       'as such'

@@ -50,8 +50,8 @@ def write(
 def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   """Returns the arrays by path, and the card.
 
-  The card may also be a `config.json` next to the file. Files without a
-  checksum, as other libraries write them, are not checked.
+  A `config.json` next to the file is read only if there is no card inside.
+  Files without a checksum, as other libraries write them, are not checked.
 
   Raises:
     UserError: If the file cannot be read, has a dtype that NumPy lacks, fails

@@ -162,7 +162,8 @@ def _in_c(error):
             RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying'),
             2,
             'gswinrmt: the device does not have enough memory: lower '
-            'config.batch_size (or config.eval_batch_size, --batch-size)\n',
+            'the batch size (config.batch_size, config.eval_batch_size, '
+            '--batch-size) or the size of images\n',
         ),
         (RunError('disk full'), 1, 'gswinrmt: disk full\n'),
         (

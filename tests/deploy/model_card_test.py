@@ -109,9 +109,17 @@ def test_top5_of_five_classes_is_no_figure(measured, count, tmp_path):
 
 def test_the_card_says_what_is_seen_of_a_picture(digits, tmp_path):
   text = _text(tmp_path, digits)
-  assert 'of which evaluation keeps 100.0% along a side' in text
+  assert 'cut from the middle of an image resized to cover 32 x 32 (' in text
   squeezed = _changed(digits, crop=0.0)
-  assert 'resizes them, ignoring aspect ratio' in _text(tmp_path, squeezed)
+  assert 'is resized, ignoring aspect ratio' in _text(tmp_path, squeezed)
+
+
+def test_the_path_of_class_folders_stays_private(measured, tmp_path):
+  recipe = measured.recipe.copy_and_resolve_references()
+  recipe.data.name = '/home/me/cats and dogs'
+  text = _text(tmp_path, dataclasses.replace(measured, recipe=recipe))
+  assert '| on cats and dogs | |' in text and 'datasets' not in _front(text)
+  assert '/home' not in text
 
 
 def test_the_example_runs_as_printed(digits, tmp_path, monkeypatch, capsys):

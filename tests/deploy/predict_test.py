@@ -144,6 +144,20 @@ def test_an_opened_image_is_seen_as_its_file_is(loaded, tmp_path):
       np.testing.assert_array_equal(np.asarray(opened), np.asarray(before))
 
 
+def test_a_damaged_image_that_is_open_is_one_line(loaded, tmp_path):
+  path = tmp_path / 'a.png'
+  noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+  PIL.Image.fromarray(noise).save(path)
+  path.write_bytes(path.read_bytes()[:3000])
+  with PIL.Image.open(path) as opened:
+    with pytest.raises(UserError, match='^an image is damaged: '):
+      loaded.predict(opened)
+  said = []
+  assert loaded.predict(path, skip=said.append) is None
+  assert loaded.predict([path], skip=said.append) == []
+  assert said == 2 * [said[0]] and f'{path} is damaged: ' in said[0]
+
+
 def test_what_is_preprocessed_is_the_models_input(loaded, digits):
   """By hand, the input is (pixels / 255 - mean) / std."""
   path = digits[0][0]

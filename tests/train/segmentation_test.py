@@ -174,9 +174,15 @@ def test_where_the_images_go_is_checked_first(
 ):
   (tmp_path / 'file').touch()
   monkeypatch.delattr(segmenter.LoadedSegmenter, 'predict')
-  argv = ['predict', str(runs[1]), 'a.png', f'--out={tmp_path}/file']
+  out = f'--out={tmp_path}'
+  argv = ['predict', str(runs[1]), 'a.png', f'{out}/file']
   assert commands.main(argv) == 2
   assert 'file/image.png: a file is in the way' in capsys.readouterr().err
+  for name in ('a.png', 'a_labels.png'):  # the user's own labels, say
+    (tmp_path / name).touch()
+  assert commands.main(['predict', str(runs[1]), str(tmp_path), out]) == 2
+  said = f'{tmp_path}/a_labels.png may be written over: choose another --out'
+  assert said in capsys.readouterr().err
 
 
 def test_a_segmentation_map_replaces_its_files_whole(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data, train_loop
+from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -200,6 +201,23 @@ def _asked(tmp_path, monkeypatch):
   return asked
 
 
+def test_a_changed_copy_of_the_card_is_said_to_be_unused(folder, tmp_path):
+  copied = tmp_path / 'copied'
+  shutil.copytree(folder, copied)
+  card = json.loads((copied / 'config.json').read_text())
+  card['pretrained_cfg']['mean'] = [0.5, 0.5, 0.5]
+  (copied / 'config.json').write_text(json.dumps(card))
+  said = []
+  found = load.load(copied, warn=said.append)
+  assert said == [
+      f'{copied}/config.json is not used: it differs from the copy inside '
+      'model.safetensors'
+  ]
+  assert load.read_card(copied) == found.card != card_lib.read(
+      copied / 'config.json'
+  )
+
+
 def test_weights_of_the_hub_are_loaded_by_name(
     asked, run, folder, tmp_path, monkeypatch
 ):
@@ -216,6 +234,10 @@ def test_weights_of_the_hub_are_loaded_by_name(
   assert found.origin == 'hf-hub:me/digits'
   # Results must not be written into the hub's cache.
   assert found.folder == pathlib.Path()
+
+  (tmp_path / 'snapshot' / 'config.json').write_text('{"architecture": "vit"}')
+  with pytest.raises(UserError, match='me/digits is of another library'):
+    load.load('hf-hub:me/digits')
 
   shutil.move(tmp_path / 'snapshot' / 'model.safetensors', tmp_path)
   with pytest.raises(UserError, match=r'me/digits has no model\.safetensors$'):
@@ -281,7 +303,10 @@ def test_umlauts_of_two_characters_are_the_same_class(run):
   info = types.SimpleNamespace(name='x', class_names=('Ka\u0308fer', 'b', 'c'))
   weights.check_classes(info)
   info.class_names = ('Kafer', 'b', 'c')
-  with pytest.raises(UserError, match='has the classes Käfer'):
+  with pytest.raises(UserError, match='class 0 of .* is Käfer, of x Kafer: '):
+    weights.check_classes(info)
+  info.class_names = ('b', 'Ka\u0308fer', 'c')
+  with pytest.raises(UserError, match='the same classes in the same order'):
     weights.check_classes(info)
 
 
