@@ -52,6 +52,8 @@ _OPTIONS = {
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
     'cifar10': ('dir', 'archive', 'replace'),
     'digits': (),
+    'digit_boxes': (),
+    'digit_masks': (),
 }
 _SHOWN = 100  # images that cannot be used are listed, at most
 _IN_PLACE = (
@@ -167,8 +169,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   _check_options(args)
-  if args.dataset == 'digits':
-    print('digits: ships with this package, nothing to prepare')
+  if not _OPTIONS[args.dataset]:
+    print(f'{args.dataset}: ships with this package, nothing to prepare')
   elif args.dataset == 'cifar10':
     from gswinrmt_jax.data.prepare import cifar10
 

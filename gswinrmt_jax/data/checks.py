@@ -42,19 +42,17 @@ def overlaps(
           'compares them'
       )
     return
-  rows = {
-      name: {
-          hashlib.sha256(splits[name].stored(row)).digest(): row for row in some
-      }
+  digests = {
+      name: [hashlib.sha256(splits[name].stored(row)).digest() for row in some]
       for name, some in compared.items()
   }
-  for one, other in itertools.combinations(rows, 2):
-    both = rows[one].keys() & rows[other].keys()
-    if both:
-      first = min(rows[other][digest] for digest in both)
+  for one, other in itertools.combinations(digests, 2):
+    known, pairs = set(digests[one]), zip(compared[other], digests[other])
+    if both := [row for row, digest in pairs if digest in known]:
+      said = '1 image' if len(both) == 1 else f'{len(both):,} images'
       yield (
-          f'warning: {len(both):,} images of {other} are also in {one}, '
-          f'such as {splits[other].name(first)}'
+          f'warning: {said} of {other} also in {one}, such as '
+          f'{splits[other].name(both[0])}'
       )
 
 

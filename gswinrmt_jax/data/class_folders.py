@@ -307,7 +307,8 @@ class FolderSource(sources.Source):
     }
     try:
       parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(known)
-    except (ValueError, AssertionError) as error:
+    # NotImplementedError: a slice of 'all'
+    except (ValueError, AssertionError, NotImplementedError) as error:
       raise sources.no_split(found.root.name, split, known) from error
     self._images = []
     for part in parts:

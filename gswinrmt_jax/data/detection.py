@@ -160,7 +160,8 @@ class Decoded(records.Decoded):
       training, both are the maximum long side: crops have any orientation.
     most: Rows of the arrays of objects: the largest number of objects of an
       image in the split, rounded up to a multiple of 8.
-    described: Width, height and objects of each record in the source.
+    described: Width, height and objects of each record in the source; for
+      training, without masks.
     has_masks: Whether all objects have masks.
   """
 
@@ -205,6 +206,11 @@ class Decoded(records.Decoded):
           'the objects have boxes without masks, and the head of the detector '
           'learns masks: set config.detector.head=retina'
       )
+    if training:  # Their masks are read with the images; workers get a copy.
+      self.described = [
+          (size, objects._replace(masks=None))
+          for size, objects in self.described
+      ]
 
   def __len__(self) -> int:
     return len(self._rows)

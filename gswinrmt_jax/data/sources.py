@@ -152,7 +152,8 @@ class TfdsSource(Source):
     try:
       self._records = builder.as_data_source(split, decoders=skip)
       self._count = len(self._records)
-    except (ValueError, AssertionError) as error:
+    # NotImplementedError: a slice of 'all'
+    except (ValueError, AssertionError, NotImplementedError) as error:
       raise no_split(builder.name, split, builder.info.splits) from error
     self._classes = features[self.feature].num_classes
 

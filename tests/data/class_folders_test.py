@@ -133,7 +133,7 @@ def test_records_are_the_files_in_a_mixed_order(tmp_path):
   assert 0 < first.label.sum() < 10
   both = datasets.open_source(name, 'train[30:]+val')
   assert [both.key(row) for row in range(10)] == keys[30:] and len(both) == 30
-  for split in ('test', 'train[5:5]', 'train[0:9:2]'):
+  for split in ('test', 'train[5:5]', 'train[0:9:2]', 'all[:75%]'):
     with pytest.raises(UserError, match=r'has no split .* use train or'):
       datasets.open_source(name, split)
 

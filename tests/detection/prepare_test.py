@@ -10,6 +10,7 @@ import PIL.Image
 import pytest
 
 from gswinrmt_jax.data import datasets, detection
+from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.errors import UserError
 
 # Name: width, height.
@@ -156,8 +157,8 @@ def test_coco_files_by_split(root, prepare):
   np.testing.assert_array_equal(first.boxes[0], [1, 2, 7.5, 7])
   np.testing.assert_array_equal(found['b.png'].boxes, [[0, 2, 2, 12]])
   assert first.areas.tolist() == [30, 30]
-  for mask in first.masks:
-    np.testing.assert_array_equal(mask, detection.runs(pixels))
+  for mask, expected in zip(first.masks, (runs, runs[:-1]), strict=True):
+    np.testing.assert_array_equal(mask, expected)
   assert 'already prepared' in prepare(train, val=val, test=None)
   for option in ('--test=0.2', '--seed=3'):
     said = f'{option.partition("=")[0]} has no effect: the splits are given'
@@ -398,6 +399,7 @@ _NUMBERS = 'a polygon has values that are no numbers of pixels up to a million'
         (_rectangle(1, -1e9, 8, 7), _NUMBERS),
         ({'size': [12, 20], 'counts': ['a']}, 'counts are not whole numbers'),
         ({'size': [12, 20], 'counts': [3, 4]}, 'its runs have 7 pixels'),
+        ({'size': [12, 20], 'counts': [10**30]}, 'its runs have 1,000,000,'),
         ({'size': [12, 20], 'counts': '34'}, 'its runs have 7 pixels'),
     ],
 )
@@ -518,6 +520,9 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, prepare):
   (boxes / 'a.xml').write_text(wrong)
   with pytest.raises(UserError, match=r"'dog' with xmin > xmax .*a\.xml"):
     prepare(boxes, '--replace')
+  (boxes / 'a.xml').write_text('<?xml version="1.0" encoding="foo"?><a/>')
+  with pytest.raises(UserError, match=r'a\.xml is not XML in UTF-8: unknown'):
+    prepare(boxes, '--replace')
   (boxes / 'a.xml').unlink()
   with pytest.raises(UserError, match=r'first a\.png \(has no \.xml'):
     prepare(boxes, '--replace')
@@ -562,17 +567,18 @@ def test_a_misnamed_file_of_yolo_is_told_with_its_image(root, prepare):
   assert '7 images without objects, kept, the first b.png' in said
 
 
-def test_images_and_labels_of_yolo_may_be_in_the_folders_of_splits(
-    root, prepare
-):
+@pytest.mark.parametrize('place', ['{split}/{kind}', '{kind}/{split}'])
+def test_images_and_labels_of_yolo_may_be_in_one_folder(place, root, prepare):
   (root / 'data.yaml').write_text('names: [ring, key]')
   for split, name in (('train', 'a'), ('train', 'b'), ('valid', 'c')):
-    for place in ('images', 'labels'):
-      (root / 'set' / split / place).mkdir(parents=True, exist_ok=True)
-    image = f'{name}.png'
-    (root / 'images' / image).rename(root / 'set' / split / 'images' / image)
-    text = root / 'set' / split / 'labels' / f'{name}.txt'
-    text.write_text('1 0.5 0.5 0.5 0.25')
+    images, labels = (
+        root / 'set' / place.format(split=split, kind=kind)
+        for kind in ('images', 'labels')
+    )
+    images.mkdir(parents=True, exist_ok=True)
+    labels.mkdir(parents=True, exist_ok=True)
+    (root / 'images' / f'{name}.png').rename(images / f'{name}.png')
+    (labels / f'{name}.txt').write_text('1 0.5 0.5 0.5 0.25')
   said = prepare(root / 'set', f'--images={root}/set', val=None, test=None)
   assert 'train 2, val 1 images' in said and 'without' not in said
 
@@ -599,11 +605,43 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
         ('ring', 'has no list of names'),
         ('{0: ring, 2: key}', 'or of their numbers from 0'),
         ('[ring, ""]', 'class 1 has an empty name'),
+        ('[ring, key, ring]', "has the class 'ring' twice"),
     ],
 )
 def test_names_of_yolo_that_are_refused(names, said, root, prepare):
   with pytest.raises(UserError, match=said):
     prepare(_yolo(root, names, a='0 0.5 0.5 0.5 0.25'))
+
+
+def test_names_of_yolo_are_as_they_are_written(root, prepare):
+  said = prepare(_yolo(root, '[yes, no, 007]\nnc: 3', a='0 0.5 0.5 1 1'))
+  assert 'images of 3 classes (yes, no, 007)' in said
+
+
+def test_names_with_an_accent_of_its_own_are_paired(root, prepare):
+  """As a Mac writes them: one character more than other systems write."""
+  (root / 'images' / 'a.png').rename(root / 'images' / 'u\u0308.png')
+  said = prepare(_yolo(root, **{'\xfc': '0 0.5 0.5 1 1'}))
+  assert '8 images of 1 class' in said and 'left out' not in said
+  content = _coco()
+  content['images'][0]['file_name'] = '\xfc.png'
+  assert 'left out' not in prepare(content, '--replace')
+
+
+def test_objects_that_change_while_they_are_stored(root, prepare, monkeypatch):
+  boxes = _yolo(root, a='0 0.5 0.5 1 1')
+  inspect_all = inspection.inspect_all
+
+  def then_changed(*args):
+    found = inspect_all(*args)
+    (boxes / 'a.txt').write_text(text)
+    return found
+
+  monkeypatch.setattr(inspection, 'inspect_all', then_changed)
+  for text in ('0 0.5 0.5 1 0.5', 'no object'):
+    with pytest.raises(UserError, match='objects of a.png have changed since'):
+      prepare(boxes)
+    (boxes / 'a.txt').write_text('0 0.5 0.5 1 1')
 
 
 def test_names_of_classes_in_a_file(root, prepare):

@@ -136,12 +136,14 @@ def _file_names(file, there):
   `there` are the names of all images. The path in the file may be another one,
   if only one of them has the same last part.
   """
-  known, by_name, names = set(there), defaultdict(list), {}
+  known, by_name, names = {}, defaultdict(list), {}
   for name in there:
-    by_name[os.path.basename(name)].append(name)
+    path = image_paths.composed(name)
+    known[path] = [name]
+    by_name[os.path.basename(path)].append(name)
   for image in file.images:
-    name = image['file_name']
-    found = [name] if name in known else by_name[os.path.basename(name)]
+    name = image_paths.composed(image['file_name'])
+    found = known.get(name) or by_name[os.path.basename(name)]
     if len(found) > 1:
       raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
     names[image['id']] = found[0] if found else None
@@ -282,7 +284,7 @@ def _four(box):
   """Returns x, y, w and h; None if they are not four finite numbers."""
   try:
     x, y, width, height = values = tuple(map(float, box))
-  except (ValueError, TypeError):
+  except (ValueError, TypeError, OverflowError):
     return None
   return (x, y, width, height) if all(map(math.isfinite, values)) else None
 
@@ -303,7 +305,7 @@ def _found(annotation, labels):
     )
   try:
     area = None if area is None else float(area)
-  except (ValueError, TypeError):
+  except (ValueError, TypeError, OverflowError):
     raise ValueError(f'{which}: area is no number: {area!r}') from None
   box = left, top, right, bottom = x, y, x + width, y + height
   mask = annotation.get('segmentation')

@@ -43,7 +43,12 @@ class LabelImages(ClassLabels):
 
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns digest, size in bytes and pixels by class of the label image."""
-    content = (self.root / image.label_file).read_bytes()
+    try:
+      content = (self.root / image.label_file).read_bytes()
+    except OSError as error:
+      raise ValueError(
+          f'has a label image that cannot be read: {error.strerror}'
+      ) from error
     try:
       label = pictures.open_label(content, self.coding)
     except ValueError as error:

@@ -63,6 +63,9 @@ def find(
     return coco.find(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
+  inside = root / 'images', root / 'labels'  # as tools for YOLO write them
+  if boxes.resolve() == root.resolve() and all(map(os.path.isdir, inside)):
+    root, boxes = inside
   names = ()
   if classes:
     names = side_files.read_lines('--classes', classes, numbered=True)
@@ -119,8 +122,9 @@ class _VOC:
 def _voc_root(path):
   try:
     return ElementTree.parse(path).getroot()
-  except (ElementTree.ParseError, ValueError) as error:
-    raise UserError(f'{path} is not XML: {error}') from error
+  # LookupError: it names an encoding that does not exist.
+  except (ElementTree.ParseError, ValueError, LookupError) as error:
+    raise UserError(f'{path} is not XML in UTF-8: {error}') from error
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
 
@@ -200,10 +204,11 @@ def _yaml_names(boxes):
         'data.yaml with the names of the classes: give them with --classes FILE'
     )
   try:
-    content = yaml.safe_load(path.read_text('utf-8'))
+    # Every value as it is written: YAML would turn a class `no` into False.
+    content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
     names, count = content['names'], content.get('nc')
     if isinstance(names, dict):
-      names = [names[label] for label in range(len(names))]
+      names = [names[str(label)] for label in range(len(names))]
     elif not isinstance(names, list):
       raise TypeError
     names = tuple(map(str, names))
@@ -213,7 +218,10 @@ def _yaml_names(boxes):
     ) from error
   if '' in names:
     raise UserError(f'{path}: class {names.index("")} has an empty name')
-  if count not in (None, len(names)):
+  name, times = Counter(names).most_common(1)[0] if names else ('', 0)
+  if times > 1:
+    raise UserError(f'{path} has the class {name!r} twice')
+  if count not in (None, str(len(names))):
     raise UserError(
         f'{path} has {len(names)} names, but nc is {count}: correct either'
     )

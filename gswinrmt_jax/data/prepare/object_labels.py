@@ -145,14 +145,12 @@ class ObjectLabels(ClassLabels):
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns a digest of the objects and their numbers, see `findings`."""
     objects, which, odd = self.objects(image, picture.size)
-    arrays = [objects.boxes, objects.labels, objects.crowds, objects.areas]
-    content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
     boxes = objects.boxes[~objects.crowds]
     compared, elsewhere = _compared(objects, picture.size)
     labels = objects.labels, objects.labels[objects.crowds]
     return (
         picture.size,
-        image_paths.digest(content),
+        _digest(objects),
         *(np.bincount(each, minlength=self.num_classes) for each in labels),
         np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(1)).tolist(),
         *(odd[name] for name in (*_ODD, 'beyond')),
@@ -279,9 +277,21 @@ class ObjectLabels(ClassLabels):
     }
 
   def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
-    """Returns the values of `features` for an image."""
-    size = tuple(finding['seen'].tolist())
-    objects, *_ = self.objects(image, size)
+    """Returns the values of `features` for an image.
+
+    Raises:
+      UserError: If its objects are others than when they were checked.
+    """
+    size, known = tuple(finding['seen'].tolist()), finding['object_digest']
+    try:
+      objects, *_ = self.objects(image, size)
+    except (OSError, ValueError):
+      objects = None
+    if objects is None or _digest(objects) != known:
+      raise UserError(
+          f'the objects of {image.file_name} have changed since they were '
+          'checked: start again'
+      )
     values = {
         detection_lib.LABELS: objects.labels.tolist(),
         'boxes': objects.boxes,
@@ -299,6 +309,12 @@ class ObjectLabels(ClassLabels):
 def counted(count: int, one: str, more: str = '') -> str:
   """Returns '1 object' or '2 objects'; `more` is an irregular plural."""
   return f'{count:,} {one if count == 1 else more or one + "s"}'
+
+
+def _digest(objects):
+  arrays = [objects.boxes, objects.labels, objects.crowds, objects.areas]
+  content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
+  return image_paths.digest(content)
 
 
 def _where(images, counts):
@@ -401,18 +417,13 @@ def _runs(found, size):
         raise ValueError(f'{_FORM}, not {reprlib.repr(mask)}')
     if (across, down) != size:
       raise ValueError(f'it has {across} x {down} pixels')
-    if isinstance(counts, list):
-      if not all(isinstance(count, int) for count in counts):
-        raise ValueError('its counts are not whole numbers')
-      runs = np.array(counts, np.int64)
-      if runs.min(initial=0) < 0 or runs.sum() != width * height:
-        raise ValueError(f'its runs have {runs.sum():,} pixels')
-      return runs.astype(np.int32)
-    pixels = coder.decode({**mask, 'size': [down, across]})
-    # After runs that end too early, they are whatever was in the memory.
-    if (total := sum(_run_lengths(counts.encode()))) != width * height:
-      raise ValueError(f'its runs have {total:,} pixels')
-    return detection_lib.runs(pixels)
+    if isinstance(counts, str):
+      counts = _run_lengths(counts.encode())
+    if not all(isinstance(count, int) for count in counts):
+      raise ValueError('its counts are not whole numbers')
+    if min(counts, default=0) < 0 or sum(counts) != width * height:
+      raise ValueError(f'its runs have {sum(counts):,} pixels')
+    return np.array(counts, np.int32)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise ValueError(
         f'{found.which} has a mask that cannot be used: {error}'

@@ -145,7 +145,7 @@ def _by_stem(root, ignored, suffix=None, *, place=''):
     found[split] = of_split = {}
     for name in names:
       stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
-      stem = stem.removeprefix(place)
+      stem = image_paths.composed(stem.removeprefix(place))
       if stem in of_split:
         raise UserError(
             f'{root}: {of_split[stem]} and {name} have the same name up to the '
