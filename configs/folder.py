@@ -15,7 +15,7 @@ warm-up is kept.
 
 `adapt` sets, from the n training images,
 
-  batch      the power of two below n / 8, from 16 to 128
+  batch      the largest power of two up to n / 8, from 16 to 128
   epochs     so many that 30,000 images are seen, at least 30 (fine-tuning:
              10,000, at least 10); the first twentieth warms up
   rate       3e-3 sqrt(batch / 128), as Adam's noise wants it (Malladi et al.,
@@ -84,7 +84,7 @@ def adapt(
   from gswinrmt_jax.weights import load
 
   data, default = config.data, get_config()
-  if data.name in ('', 'digits'):  # not named yet; a smoke test
+  if not data.name:  # `--help` without data
     return {}, []
   own, fields = datasets.own_splits(data.name, data.dir), {}
   splits = {'train': data.train_split, 'val': data.val_split}
@@ -119,13 +119,16 @@ def adapt(
     named = datasets.normalization_of(card.mean, card.std)
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
     fields |= {'model.name': card.name, 'data.normalization': named}
-    said = f'model and normalisation of {config.init_from}, image size {side}'
+    fields.pop('model.feature_norm', None)  # of segmenters and detectors
+    said = f'model and normalisation of {config.init_from}, {{}}'
   else:
     median = int(np.median([min(size) for size in sizes]))
     side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
-    said = f'image size {side}, for a median shorter side of {median} pixels'
+    said = f'{{}}, for a median shorter side of {median} pixels'
     if side > 64:  # a first map of at most 32x32
       fields['model.stem_strides'] = (2, 1, 2, 1)
+  as_stored = 'data.image_size' in given and not data.image_size
+  said = said.format('images as stored' if as_stored else f'image size {side}')
   fields |= {
       'data.image_size': side,
       'augment.crop_padding': side // 8,

@@ -447,7 +447,7 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
 
 def _check_names(folder, saved, item):
   """Refuses a checkpoint whose arrays are not those of the target."""
-  if 'step' not in saved:  # version 0.1.0 has checksums of whole fields
+  if 'step' not in saved:  # early checkpoints have those of whole fields
     return
   names = checksums.names(item)
   absent = [name for name in names if name not in saved]
@@ -478,10 +478,10 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
   """
   try:
     meta = dict(json.loads((folder / _META).read_bytes()))
-    found = meta.pop('meta_crc32', None)  # not in version 0.1.0
+    found = meta.pop('meta_crc32', None)  # not in early checkpoints
     if found not in (None, checksums.of_json(meta)):
       raise ValueError('its checksum differs')
-    if 'accuracy' not in meta:  # version 0.1.0 has it in a separate file
+    if 'accuracy' not in meta:  # early checkpoints have it in a file
       metrics = json.loads((folder / 'metrics' / 'metrics').read_bytes())
       meta['accuracy'] = float(metrics['accuracy'])
     return {**meta, 'crc32': dict(meta.get('crc32', {}))}

@@ -1,6 +1,7 @@
 """Loads `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE`."""
 
 from collections.abc import Iterable, Iterator, Sequence
+import contextlib
 import copy
 import difflib
 import importlib.util
@@ -9,6 +10,7 @@ from typing import Any
 
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import did_you_mean, UserError
 
 _KINDS = {
@@ -93,9 +95,12 @@ def adapted(
   name, _, argument = spec.partition(':')
   module, recipe = _get_config(find(name), argument or None)
   config, lines = _override(copy.deepcopy(recipe), overrides), []
-  if hasattr(module, 'adapt'):
+  # A smoke test is the same whatever the data.
+  if hasattr(module, 'adapt') and not argument.endswith('smoke'):
+    recipes.check_values(config)
     given = {one: one.partition('=')[0].partition('.')[2] for one in overrides}
-    fields, lines = module.adapt(config, {*given.values()})
+    with _mistakes(module):
+      fields, lines = module.adapt(config, {*given.values()})
     if taken := fields.keys() & {*given.values()}:
       # In the recipe, these fields have the values that they would have.
       kept = [one for one, path in given.items() if path not in taken]
@@ -157,9 +162,19 @@ def _get_config(path, argument):
   """
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
-  try:
+  with _mistakes(module):
     module_spec.loader.exec_module(module)
     return module, module.get_config(argument)
+
+
+@contextlib.contextmanager
+def _mistakes(module):
+  """Turns what a recipe file raises into `UserError`, which names the file."""
+  path = pathlib.Path(module.__file__)
+  try:
+    yield
+  except UserError:
+    raise
   except ValueError as error:  # refuses the argument
     raise UserError(f'{path.name}: {_one_line(error)}') from error
   except Exception as error:

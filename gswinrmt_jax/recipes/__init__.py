@@ -5,7 +5,7 @@ overridden on the command line: `--config.optimizer.learning_rate=3e-4`. No
 other fields are read, except those of the model (`models.factory.FIELDS`).
 """
 
-from gswinrmt_jax.recipes.checks import check
+from gswinrmt_jax.recipes.checks import check, check_values
 from gswinrmt_jax.recipes.field import Field, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.protocols import (

@@ -34,6 +34,12 @@ def check(config: ml_collections.ConfigDict) -> None:
     UserError: If a field is missing or out of range, or two contradict each
       other; the message names the field.
   """
+  check_values(config)
+  _check_together(config)
+
+
+def check_values(config: ml_collections.ConfigDict) -> None:
+  """Checks each field by itself, as `check` does."""
   for path, declared in FIELDS.items():
     group, name = locate(config, path)
     if not isinstance(group, (dict, ml_collections.ConfigDict)):
@@ -46,7 +52,6 @@ def check(config: ml_collections.ConfigDict) -> None:
     nested = isinstance(value, ml_collections.ConfigDict)
     if nested or len(repr(value)) > LONGEST:
       refuse(f'model.{name}', value, 'one value, not too long')
-  _check_together(config)
 
 
 def _check_together(config):

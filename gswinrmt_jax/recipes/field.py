@@ -46,7 +46,7 @@ class Field:
     below: Exclusive upper bound.
     choices: Allowed values.
     free: Whether a run may resume with another value, because the field affects
-      no result, or only rounding.
+      neither updates nor validation, apart from rounding.
     tasks: The tasks whose models read it: `CLASSES`, `PIXELS` and `BOXES` for
       classifiers, segmenters and detectors.
     off: The value in recipes of other tasks, if it is not the default: what

@@ -212,7 +212,7 @@ def split_model(
     ValueError: If the argument does not begin with one of the models.
   """
   model, _, rest = (argument or default).partition(',')
-  if default and model == 'smoke':
+  if default and argument == 'smoke':
     model, rest = default, model
   if model not in models:
     raise ValueError(

@@ -35,7 +35,7 @@ from gswinrmt_jax.errors import UserError
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
 _LENGTHS = ('num_epochs is ', 'num_steps is ')  # as `differences` lists them
-_WARMUP = 'optimizer.warmup_epochs is '  # may follow from the length
+_FOLLOW = 'optimizer.warmup_epochs is ', 'eval_every_epochs is '  # from these
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
 _PREFIXES = (
@@ -114,8 +114,8 @@ def check_same(
       remove = 'delete it, since no step of it was saved, or '
     elif any(one.startswith('data.name is ') for one in differing):
       advice = ''  # Data folders of one last name have one for 'auto', too.
-    elif differing[0].startswith(_LENGTHS) and all(
-        one.startswith((*_LENGTHS, _WARMUP)) for one in differing
+    elif any(one.startswith(_LENGTHS) for one in differing) and all(
+        one.startswith((*_LENGTHS, *_FOLLOW)) for one in differing
     ):
       in_run = path.parent.name == 'checkpoints'
       folder = shlex.quote(str(path.parent.parent if in_run else path))

@@ -48,7 +48,10 @@ def train(
     run = stack.enter_context(open_run(config, folder, terminal))
     schedule = run.schedule
     if summary := _summary_of_finished(run):
-      terminal.say(f'{folder} is complete.\n{summary_lib.table(summary)}')
+      said = f'{folder} is complete.'
+      if summary['steps'] < schedule.total_steps:
+        said = f'{folder} has reached config.stop_after_epochs.'
+      terminal.say(f'{said}\n{summary_lib.table(summary)}')
       return summary
     restored = run.checkpoints.restore_latest(run.trainer.target)
     start = restored.step if restored else 0

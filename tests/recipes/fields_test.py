@@ -285,6 +285,8 @@ def test_the_model_of_the_argument_is_known_or_refused():
   for argument in (None, 'smoke', 'c'):
     with pytest.raises(ValueError, match=r'is unknown: name one of a, b after'):
       recipes.split_model(argument, names)
+  with pytest.raises(ValueError, match="the model 'smoke' is unknown"):
+    recipes.split_model('smoke,b', names, 'a')  # which would drop b
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tests what the recipe for a folder of images chooses, and that it may."""
 
+import dataclasses
 import io
 import json
 
@@ -15,6 +16,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import run as run_lib
 from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.weights import load
 
 
 def _write(folder, count, size=(48, 48), seed=0):
@@ -101,6 +103,31 @@ def test_fine_tuning_takes_over_what_the_weights_are_for(own):
   probe = '--config.optimizer.freeze=backbone'
   config, _ = _adapted(own, '--config.init_from=cifar10_small', probe)
   assert config.optimizer.learning_rate == 3.5e-3
+
+
+def test_a_classifier_starts_from_a_segmenter(own, monkeypatch):
+  card = load.read_card('cifar10_small')
+  fields = {**card.fields, 'feature_norm': True}  # refused in a classifier
+  card = dataclasses.replace(card, fields=fields, dense={'head': 'uper'})
+  monkeypatch.setattr(load, 'read_card', lambda path: card)
+  config, _ = _adapted(own, '--config.init_from=cifar10_small')
+  assert tuple(config.model.widths) == (48, 96, 192)
+  assert not config.model.feature_norm
+
+
+def test_a_smoke_test_is_not_adapted_and_digits_are(own):
+  config = recipe_files.load('folder:smoke', [f'--config.data.name={own}'])
+  assert config.num_epochs == 1 and config.data.name == str(own)
+  config, lines = _adapted('digits', '--config.init_from=digits_small')
+  assert config.model.widths == (16, 32, 48, 64) and len(lines) == 3
+
+
+def test_images_as_stored_and_what_is_out_of_range(own):
+  config, lines = _adapted(own, '--config.data.image_size=0')
+  assert lines[0] == 'images as stored, for a median shorter side of 48 pixels'
+  assert config.data.image_size == 0 and config.augment.crop_padding == 8
+  with pytest.raises(UserError, match='config.batch_size is -1: must be'):
+    _adapted(own, '--config.batch_size=-1')
 
 
 def test_overrides_precede_and_the_rest_fits_them(own):

@@ -91,7 +91,11 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert 'delete it, since no step of it was saved' in str(caught.value)
   # A longer run is pointed to the weights of this one.
   (tmp_path / 'checkpoints').mkdir()
-  for follows in ({}, {'optimizer.warmup_epochs': 3.5}):
+  for follows in (
+      {},
+      {'optimizer.warmup_epochs': 3.5},
+      {'eval_every_epochs': 4},
+  ):
     longer = {'num_epochs': 1000, **follows}
     with pytest.raises(UserError) as caught:
       run_folder.check_folder(tmp_path, _config(**longer))

@@ -276,7 +276,7 @@ def test_intervals_and_epochs_are_logged_and_told(tmp_path):
       first,
   )
   assert second.startswith('epoch 2/6  step 3/15')
-  assert third.startswith('epoch 2/6 in ')
+  assert third.startswith('epochs 1-2/6 in ')
   assert third.endswith(': loss 4.000, val loss 0.500, val acc 50.00% (best)')
   interval, _, epoch = found.entries
   assert interval['epoch'] == 0.8 and interval['learning_rate'] == 0.5
