@@ -119,8 +119,8 @@ class Collector:
     They are 'ap', the mean over IoU thresholds .5 to .95, 'ap50', 'ap75',
     'ap_small', 'ap_medium', 'ap_large' (areas below 32 x 32, up to 96 x 96, and
     above, in pixels of the stored images) and 'class_ap', for boxes; for masks,
-    if the objects have them, the same as 'mask_ap' and so on. There is no score
-    of a size without objects. A class without objects has the AP None, and no
+    if the objects have them, the same as 'mask_ap' and so on. Sizes that
+    no object has are left out. A class without objects has the AP None, and no
     mean includes it. 'images' counts the images, and `detections` is the number
     per image and class that is counted: 100, or more if the detector may return
     more.
@@ -268,7 +268,7 @@ def encode(
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   """Returns the scores as text, for the terminal."""
   kinds = ['', 'mask_'] if 'mask_ap' in report else ['']
-  width = max(16, *map(len, class_names)) + 2
+  width = max(21, *map(len, class_names)) + 2
 
   def row(name, values):
     cells = ('-' if value is None else f'{value:.2%}' for value in values)
@@ -277,7 +277,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   of = ''.join(f'{what:>10}' for what in ('boxes', 'masks')[: len(kinds)])
   lines = [
       f'{"images":<{width}}{report["images"]:>10}',
-      f'{"per image":<{width}}{report["detections"]:>10}',
+      f'{"most, image and class":<{width}}{report["detections"]:>10}',
       '',
       ' ' * width + of,
       *(

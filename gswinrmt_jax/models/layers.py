@@ -57,7 +57,8 @@ class Dense(nn.Module):
     dtype: Computation dtype.
     use_bias: Whether there is a `b`.
     start: Initialisation: 'normal' draws `W` from N(0, 0.02^2) with `b = 0`, as
-      in RMT; 'uniform' draws both within `+-1 / sqrt(c)`, PyTorch's default.
+      in RMT; 'uniform' draws both within `+-1 / sqrt(c)`, PyTorch's default;
+      'xavier' draws `W` within `+-sqrt(6 / (c + f))` with `b = 0`.
   """
 
   features: int
@@ -72,6 +73,8 @@ class Dense(nn.Module):
     kernel_init, bias_init = linear_init, nn.initializers.zeros
     if self.start == 'uniform':
       kernel_init = bias_init = uniform_fan_in(x.shape[-1])
+    if self.start == 'xavier':
+      kernel_init = nn.initializers.xavier_uniform()
     kernel = self.param('kernel', kernel_init, shape)
     bias = None
     if self.use_bias:

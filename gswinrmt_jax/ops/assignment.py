@@ -73,7 +73,13 @@ def assign(
 
   Returns:
     `IGNORED`, `BACKGROUND`, or 1 + the row of the object.
+
+  Raises:
+    ValueError: If there is no row of objects, not even an unused one.
   """
+  rows = len(truth.valid)
+  if not rows:
+    raise ValueError('truth must have at least one row, which may be unused')
 
   def visit(row, state):
     best, closest, taken = state
@@ -87,11 +93,10 @@ def assign(
     return jnp.maximum(best, iou), closest, taken
 
   none = jnp.zeros(len(boxes), jnp.int32)
-  best, closest, taken = state = jnp.zeros(len(boxes), boxes.dtype), none, none
-  if rows := len(truth.valid):
-    # Most images have far fewer objects than there are rows.
-    last = jnp.where(truth.valid, jnp.arange(1, rows + 1), 0).max()
-    best, closest, taken = lax.fori_loop(0, last, visit, state)
+  state = jnp.zeros(len(boxes), boxes.dtype), none, none
+  # Most images have far fewer objects than there are rows.
+  last = jnp.where(truth.valid, jnp.arange(1, rows + 1), 0).max()
+  best, closest, taken = lax.fori_loop(0, last, visit, state)
   assigned = jnp.where(best < rule.negative, BACKGROUND, IGNORED)
   assigned = jnp.where(best >= rule.positive, closest, assigned)
   assigned = jnp.where(taken > 0, taken, assigned)

@@ -69,8 +69,8 @@ def add_bias(
 def scale_channels(
     x: Float[Array, '*b c'], scale: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
-  """Multiplies each channel by a scale (LayerScale), in float32."""
-  return (wide(x) * _along_channels(scale, x)).astype(x.dtype)
+  """Multiplies each channel by a scale (LayerScale); in at least float32."""
+  return wide(x) * _along_channels(scale, x)
 
 
 @jax.jit

@@ -25,7 +25,8 @@ from gswinrmt_jax.ops.layers import wide_dtype
 # to the next one below four times, and so on.
 _FINEST_SIZE = 56
 # Boxes of an image that are pooled at once. Their rows times the columns of the
-# map are in memory: 300 MB for 200 x 336 positions, 7 bins and 256 channels.
+# map are in memory: for each image of the batch, 300 MB for 200 x 336 positions,
+# 7 bins and 256 channels.
 _AT_ONCE = 128
 
 
@@ -66,7 +67,9 @@ def _matrices(
       return total + jnp.where(counts[..., None], hat, 0)
 
     total = jnp.zeros((boxes.shape[0], bins, cells), boxes.dtype)
-    most = samples.max(initial=0).astype(jnp.int32)
+    # The boxes of a damaged image, NaN, do not end the samples of the others.
+    finite = jnp.isfinite(samples)
+    most = samples.max(initial=0, where=finite).astype(jnp.int32)
     total = lax.fori_loop(0, most, add, total)
     return total / samples.clip(1)[..., None]
 

@@ -37,10 +37,18 @@ def detection_loss(
     model: The detector.
     found: What it returned for the images and their truth.
     truth: The objects of each image.
+
+  Returns:
+    The loss, NaN if an object has a label that is no class of the model; its
+    parts.
   """
   if isinstance(found, DenseBoxes):
-    return retina_loss(found, truth)
-  return rcnn_loss(model.head, found, truth)
+    loss, parts = retina_loss(found, truth)
+  else:
+    loss, parts = rcnn_loss(model.head, found, truth)
+  # Another label would be learnt as background.
+  known = (truth.labels >= 0) & (truth.labels < model.head.num_classes)
+  return jnp.where((known | ~truth.valid).all(), loss, jnp.nan), parts
 
 
 def smooth_l1(
@@ -127,9 +135,9 @@ def rcnn_loss(
 ) -> tuple[jax.Array, Parts]:
   """Returns the loss of Mask R-CNN, or of Cascade Mask R-CNN.
 
-  RPN: binary cross-entropy + L1 (in a cascade smooth L1, beta 1/9), sums over
-  the drawn anchors, divided by the number of those with an object and of those
-  without; each image counts as at least one of either.
+  RPN: binary cross-entropy + L1 (in a cascade smooth L1, beta 1/9). Both are
+  sums over the drawn anchors, divided by their number; an image adds at least 1
+  for anchors with an object and at least 1 for those without.
   Each stage: cross-entropy of classes and background, mean over boxes; L1 of
   the own class's deltas (in a cascade 10 (1 - giou) of the own class's box), a
   sum divided by the number of all boxes; and binary cross-entropy of the own

@@ -1,6 +1,7 @@
 """Tests RetinaNet against mmdetection's, in float64."""
 
 import functools
+import types
 
 import detection_reference as reference
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.models.dense import retinanet
+from gswinrmt_jax.ops import assignment
 from gswinrmt_jax.train import detection_losses
 
 pytestmark = pytest.mark.usefixtures('float64')
@@ -81,3 +83,17 @@ def test_detection(want):
     np.testing.assert_array_equal(found.labels[image], want[f'{name}/labels'])
     reference.compare(found.scores[image], want[f'{name}/scores'])
     reference.compare(found.boxes[image] / scale, want[f'{name}/boxes'])
+
+
+def test_labels_that_are_no_classes_are_not_background():
+  truth, (_, (_, found)), _ = reference.truth(), *_trained()
+  model = types.SimpleNamespace(head=_model())
+  classes = model.head.num_classes
+  for label, trained in ((classes - 1, True), (classes, False), (-1, False)):
+    labels = np.full_like(truth.labels, label)
+    other = truth._replace(labels=np.where(truth.valid, labels, classes))
+    loss, _ = detection_losses.detection_loss(model, found, other)
+    assert np.isfinite(loss) == trained
+  none = jax.tree.map(lambda x: x[0, :0], truth)
+  with pytest.raises(ValueError, match='must have at least one row, which'):
+    assignment.assign(truth.boxes[0], truth.valid[0], none, retinanet.RULE)

@@ -55,6 +55,13 @@ def test_extents_end_the_map():
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
+def test_a_box_that_is_no_number_leaves_others_alone():
+  x, box = jnp.ones((2, 8, 8, 1)), jnp.array([1.0, 1, 6, 6])
+  boxes = jnp.stack([box, box.at[2].set(jnp.nan)])[:, None]
+  found = roi_align.roi_align([x], boxes, None, strides=[1], bins=2)
+  np.testing.assert_allclose(found[0], 1, rtol=1e-12)
+
+
 def test_each_box_is_pooled_from_its_level():
   rng = np.random.default_rng(1)
   maps = [rng.normal(size=(2, n, n, 3)) for n in (32, 16, 8, 4)]

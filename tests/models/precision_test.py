@@ -6,6 +6,7 @@ norms keep later blocks from amplifying it much. The bounds below allow
 3 sqrt(K) u, a third of the certain bound K u.
 """
 
+import dataclasses
 import functools
 
 from flax import traverse_util
@@ -17,6 +18,7 @@ import random_variables
 
 import gswinrmt_jax
 from gswinrmt_jax import ops
+from gswinrmt_jax.models import attention, block, named
 
 U = 2.0**-8
 
@@ -34,6 +36,9 @@ _SIZES = {
     'layer_scale': (1e-2, 1e-2),
     'decay_ranges': (4.0, 6.0),
 }
+_RETENTION = dataclasses.replace(
+    named.MODELS['retention_compact'], widths=(8,) * 4, num_heads=(2,) * 4
+)
 _ROUNDINGS = _STEM + 2 * _BLOCK + _DOWN
 
 
@@ -91,6 +96,41 @@ def test_model(name):
         *(run(variables, x)['stage2'] for run in (rounded, exact))
     )
     assert U / 2 < error < 3 * np.sqrt(_ROUNDINGS) * U
+
+
+def test_small_branches_are_not_rounded_away():
+  """LayerScale starts at 0.01, where bfloat16 drops half of the elements."""
+  arch = dataclasses.replace(_RETENTION, position_conv=False)
+  x = jnp.bfloat16(random_variables.image((2, 6, 7, 8)))
+
+  def change(dtype):
+    module = block.Block(arch, 0, True, dtype)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    variables = random_variables.of_shapes(shapes)
+    for name in ('attention_scale', 'ffn_scale'):
+      variables['params'][name] = jnp.full(8, 0.01)
+    return jax.jit(module.apply)(variables, x.astype(dtype)) - jnp.float32(x)
+
+  assert _relative(change(jnp.bfloat16), change(jnp.float32)) < 4 * U
+
+
+def test_an_open_gate_still_learns():
+  """In bfloat16, `y (1 - y)` of the sigmoid `y` is 0 from 6.2 on."""
+  x = jnp.bfloat16(random_variables.image((2, 6, 7, 8)))
+
+  def gradient(dtype):
+    module = attention.Attention(_RETENTION, 0, False, dtype)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    params = random_variables.of_shapes(shapes)['params']
+    params['gate'] = {'kernel': jnp.zeros((8, 8)), 'bias': jnp.full(8, 6.5)}
+
+    def loss(gate):
+      y = module.apply({'params': params | {'gate': gate}}, x.astype(dtype))
+      return (jnp.float32(y) * jnp.cos(jnp.arange(y.size)).reshape(y.shape)).sum()
+
+    return jax.jit(jax.grad(loss))(params['gate'])['bias']
+
+  assert _relative(gradient(jnp.bfloat16), gradient(jnp.float32)) < 4 * U
 
 
 @pytest.mark.parametrize('gamma', [0.5, 1 - 1e-6])

@@ -58,7 +58,7 @@ def test_a_sum_over_many_tokens_does_not_stop_growing(function):
   x, bias = jnp.ones((8, 56, 56, 4), jnp.bfloat16), jnp.zeros(4)
   y, pull = jax.vjp(function, x, bias)
   dx, dbias = pull(jnp.ones_like(y))
-  assert (y.dtype, dx.dtype, dbias.dtype) == ('bfloat16', 'bfloat16', 'float32')
+  assert (dx.dtype, dbias.dtype) == ('bfloat16', 'float32')
   np.testing.assert_array_equal(dbias, 8 * 56 * 56)
 
 

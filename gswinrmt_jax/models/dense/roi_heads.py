@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.dense.layers import ConvBN, he_normal, xavier_uniform
-from gswinrmt_jax.models.layers import Conv
+from gswinrmt_jax.models.dense.layers import ConvBN, he_normal
+from gswinrmt_jax.models.layers import Conv, Dense
 
 
 class BoxHead(nn.Module):
@@ -48,13 +48,9 @@ class BoxHead(nn.Module):
       conv = ConvBN(channels, 3, self.dtype, name=f'convs_{index}')
       x = conv(x, extents, train=train)
     x = x.reshape(batch, boxes, -1)
-    # Flax's: the bias gradient of an input [b r c] is exact in bfloat16, too.
     for index, channels in enumerate(self.layers):
-      linear = nn.Dense(
-          channels,
-          dtype=self.dtype,
-          kernel_init=xavier_uniform,
-          name=f'layers_{index}',
+      linear = Dense(
+          channels, self.dtype, start='xavier', name=f'layers_{index}'
       )
       x = jax.nn.relu(linear(x))
     wide = ops.wide_dtype(self.dtype)
