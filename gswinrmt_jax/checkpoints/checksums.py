@@ -38,8 +38,8 @@ def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
   """Returns the names in `saved` whose values in `tree` have changed.
 
   Args:
-    saved: What `by_name` returned; of early checkpoints, the CRC-32 of each whole
-      field of the state.
+    saved: What `by_name` returned; of early checkpoints, the CRC-32 of each
+      whole field of the state.
     tree: The values that were read: all fields or some.
   """
   found = by_name(tree)

@@ -122,9 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=_path,
       metavar='FILE',
       help='names of the classes, in order, one per line: for segmentation '
-      "(default: their numbers), VOC's XML (default: in alphabetical order) and "
+      "(default: their numbers), VOC's XML (default: in alphabetical order), "
       "YOLO's text (default: those of data.yaml); for mini_imagenet from "
-      "ImageNet's train set: the 100 WordNet identifiers, one per line",
+      "ImageNet's train set: the 100 WordNet identifiers",
   )
   add = parser.add_argument_group('segmentation').add_argument
   add('--labels', metavar='DIR', help='folder of the label images')

@@ -47,7 +47,8 @@ def overlaps(
       for name, some in compared.items()
   }
   for one, other in itertools.combinations(digests, 2):
-    known, pairs = set(digests[one]), zip(compared[other], digests[other])
+    known = set(digests[one])
+    pairs = zip(compared[other], digests[other], strict=True)
     if both := [row for row, digest in pairs if digest in known]:
       said = '1 image' if len(both) == 1 else f'{len(both):,} images'
       yield (

@@ -38,6 +38,7 @@ __all__ = [
     'ade20k',
     'check',
     'check_used',
+    'check_values',
     'cifar10',
     'defaults',
     'detection',

@@ -157,8 +157,9 @@ class Weights:
         if self.task != 'classification':
           remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
       raise UserError(
-          f'class {label} of {self.origin} is {card_lib.printable(own[label])}, '
-          f'of {info.name} {card_lib.printable(data[label])}: {remedy}'
+          f'class {label} of {self.origin} is '
+          f'{card_lib.printable(own[label])}, of {info.name} '
+          f'{card_lib.printable(data[label])}: {remedy}'
       )
 
 

@@ -150,7 +150,7 @@ def test_a_damaged_image_that_is_open_is_one_line(loaded, tmp_path):
   PIL.Image.fromarray(noise).save(path)
   path.write_bytes(path.read_bytes()[:3000])
   with PIL.Image.open(path) as opened:
-    with pytest.raises(UserError, match='^an image is damaged: '):
+    with pytest.raises(UserError, match=r'^an image is damaged: '):
       loaded.predict(opened)
   said = []
   assert loaded.predict(path, skip=said.append) is None

@@ -126,7 +126,8 @@ def test_an_open_gate_still_learns():
 
     def loss(gate):
       y = module.apply({'params': params | {'gate': gate}}, x.astype(dtype))
-      return (jnp.float32(y) * jnp.cos(jnp.arange(y.size)).reshape(y.shape)).sum()
+      weights = jnp.cos(jnp.arange(y.size)).reshape(y.shape)
+      return (jnp.float32(y) * weights).sum()
 
     return jax.jit(jax.grad(loss))(params['gate'])['bias']
 

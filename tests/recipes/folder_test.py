@@ -126,7 +126,7 @@ def test_images_as_stored_and_what_is_out_of_range(own):
   config, lines = _adapted(own, '--config.data.image_size=0')
   assert lines[0] == 'images as stored, for a median shorter side of 48 pixels'
   assert config.data.image_size == 0 and config.augment.crop_padding == 8
-  with pytest.raises(UserError, match='config.batch_size is -1: must be'):
+  with pytest.raises(UserError, match=r'config\.batch_size is -1: must be'):
     _adapted(own, '--config.batch_size=-1')
 
 

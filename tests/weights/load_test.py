@@ -213,8 +213,10 @@ def test_a_changed_copy_of_the_card_is_said_to_be_unused(folder, tmp_path):
       f'{copied}/config.json is not used: it differs from the copy inside '
       'model.safetensors'
   ]
-  assert load.read_card(copied) == found.card != card_lib.read(
-      copied / 'config.json'
+  assert (
+      load.read_card(copied)
+      == found.card
+      != card_lib.read(copied / 'config.json')
   )
 
 
@@ -303,7 +305,7 @@ def test_umlauts_of_two_characters_are_the_same_class(run):
   info = types.SimpleNamespace(name='x', class_names=('Ka\u0308fer', 'b', 'c'))
   weights.check_classes(info)
   info.class_names = ('Kafer', 'b', 'c')
-  with pytest.raises(UserError, match='class 0 of .* is Käfer, of x Kafer: '):
+  with pytest.raises(UserError, match=r'class 0 of .* is Käfer, of x Kafer: '):
     weights.check_classes(info)
   info.class_names = ('b', 'Ka\u0308fer', 'c')
   with pytest.raises(UserError, match='the same classes in the same order'):
