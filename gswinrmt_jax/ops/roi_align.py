@@ -25,8 +25,8 @@ from gswinrmt_jax.ops.layers import wide_dtype
 # to the next one below four times, and so on.
 _FINEST_SIZE = 56
 # Boxes of an image that are pooled at once. Their rows times the columns of the
-# map are in memory: for each image of the batch 300 MB, for 200 x 336 positions,
-# 7 bins and 256 channels.
+# map are in memory: 300 MB for each image of the batch, for 200 x 336
+# positions, 7 bins and 256 channels.
 _AT_ONCE = 128
 
 
