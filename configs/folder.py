@@ -113,22 +113,23 @@ def adapt(
     rate *= math.sqrt(batch_size / 128)
     if config.init_from:
       rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
-  if config.init_from:
-    card = load.read_card(config.init_from)
-    side = data.image_size or min(card.image_size)
+  median = int(np.median([min(size) for size in sizes]))
+  card = load.read_card(config.init_from) if config.init_from else None
+  side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
+  if card and not data.image_size:
+    side = min(card.image_size)
+  as_stored = 'data.image_size' in given and not data.image_size
+  seen = 'images as stored' if as_stored else f'image size {side}'
+  if card:
     named = datasets.normalization_of(card.mean, card.std)
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
     fields |= {'model.name': card.name, 'data.normalization': named}
     fields.pop('model.feature_norm', None)  # of segmenters and detectors
-    said = f'model and normalisation of {config.init_from}, {{}}'
+    said = f'model and normalisation of {config.init_from}, {seen}'
   else:
-    median = int(np.median([min(size) for size in sizes]))
-    side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
-    said = f'{{}}, for a median shorter side of {median} pixels'
+    said = f'{seen}, for a median shorter side of {median} pixels'
     if side > 64:  # a first map of at most 32x32
       fields['model.stem_strides'] = (2, 1, 2, 1)
-  as_stored = 'data.image_size' in given and not data.image_size
-  said = said.format('images as stored' if as_stored else f'image size {side}')
   fields |= {
       'data.image_size': side,
       'augment.crop_padding': side // 8,
@@ -140,7 +141,7 @@ def adapt(
       'optimizer.learning_rate': float(f'{rate:.2g}'),
       'optimizer.warmup_epochs': warmup,
   }
-  if any(width != height for width, height in sizes):
+  if not as_stored and any(width != height for width, height in sizes):
     fields |= {
         'data.train_crop': 'random_resized',
         'data.crop_scale': (0.35, 1.0),

@@ -21,6 +21,8 @@ def exits(main: Callable[[], int]) -> NoReturn:
   device that is gone. What it would do for others is done here: other hosts are
   left in order, and processes that were started are ended.
   """
+  if sys.stdout:  # Names may have characters that the terminal lacks.
+    sys.stdout.reconfigure(errors='backslashreplace')
   status = main()
   if not status:
     sys.exit()

@@ -76,8 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console() -> NoReturn:
   """Runs `main` and ends the process with its status."""
-  # Names of classes and files may have characters that the terminal lacks.
-  sys.stdout.reconfigure(errors='backslashreplace')
   if sys.argv[1:2] and sys.argv[1] in _COMPUTING:
     allocator.restart()
   guard.exits(main)

@@ -1,12 +1,12 @@
 """Predicts the classes of images or of their pixels, or the objects in them.
 
 IMAGE is a file, or a folder, whose images are taken at any depth, in the order
-of their names. Images may have any size, as BMP, GIF, JPEG, PNG, PPM, TIFF or
-WebP. They are preprocessed as in evaluation: resized to the size of training
-and centre-cropped with the weights' own crop or, if it is 0, resized ignoring
-aspect ratio. At another size, by --image-size, accuracy may be far lower. An
-image that cannot be read is named and skipped; the exit status is then 1.
---maps also draws what the model looks at.
+of their names. Images may have any size; BMP, GIF, JPEG, PNG, PPM, TIFF and
+WebP are read. They are preprocessed as in evaluation: resized to the size of
+training and centre-cropped with the weights' own crop or, if it is 0, resized
+ignoring aspect ratio. At another size, by --image-size, accuracy may be far
+lower. An image that cannot be read is named and skipped; the exit status is
+then 1. --maps also draws what the model looks at.
 
 --out FILE.csv or FILE.json writes a row for each image instead of printing it.
 Where DIR or a folder in it has the name of a class, as in DIR/cat/1.jpg, that
@@ -188,7 +188,7 @@ def _drawn(args, found, folder, terminal):
 
 def _segment(args, images, weights, terminal):
   """Predicts the classes of pixels; returns the number of images."""
-  folder = _folder(args, images, 'segmenter', 'images')
+  folder = _folder(args, images, ('_overlay', '_labels'), 'segmenter')
   files.check_can_write(folder / 'image.png')
   loaded = _load(args, weights, terminal)
   found = _predict_each(loaded, images, terminal)
@@ -205,7 +205,7 @@ def _detect(args, images, weights, terminal):
 
   if weights.card.dense['head'] != 'retina':
     detection.pycocotools('mask')  # writes the masks of `objects.json`
-  folder = _folder(args, images, 'detector', f'images and {_OBJECTS}')
+  folder = _folder(args, images, ('_objects',), 'detector')
   files.check_can_write(folder / _OBJECTS)
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
@@ -225,19 +225,25 @@ def _detect(args, images, weights, terminal):
   return count
 
 
-def _folder(args, images, model, contents):
-  """Returns the folder of --out, where no picture replaces one of `images`."""
+def _folder(args, images, ends, model):
+  """Returns the folder of --out, whose name is not that of a file.
+
+  Beside the images themselves, a picture that is to be written may be there
+  already, as the label of an image: then it is refused.
+  """
   folder = pathlib.Path(args.out or _FOLDER)
   if folder.suffix.lower() in (*_TABLES, *image_paths.SUFFIXES):
     raise UserError(
         f'--out is {folder}: must be a folder for a {model}, which writes '
-        f'{contents} into it'
+        'files into it'
     )
-  stems = {pathlib.Path(image).stem for image in images}
-  written, own = {s + end for s in stems for end in _WRITTEN}, folder.absolute()
   for path in map(pathlib.Path, images):
-    if path.stem in written and path.parent.absolute() == own:
-      raise UserError(f'{path} may be written over: choose another --out')
+    for written in (path.with_name(f'{path.stem}{end}.png') for end in ends):
+      if written.exists() and path.parent.resolve() == folder.resolve():
+        raise UserError(
+            f'{written} is there already, beside the images: choose another '
+            '--out'
+        )
   return folder
 
 

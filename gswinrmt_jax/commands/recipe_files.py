@@ -105,7 +105,8 @@ def adapted(
       # In the recipe, these fields have the values that they would have.
       kept = [one for one, path in given.items() if path not in taken]
       config = _override(copy.deepcopy(recipe), kept)
-      without, _ = module.adapt(config, {*given.values()} - taken)
+      with _mistakes(module):
+        without, _ = module.adapt(config, {*given.values()} - taken)
       fields = {path: fields[path] for path in fields.keys() - taken}
       fields |= {path: without[path] for path in taken & without.keys()}
     recipe.update_from_flattened_dict(fields)
@@ -173,7 +174,7 @@ def _mistakes(module):
   path = pathlib.Path(module.__file__)
   try:
     yield
-  except UserError:
+  except (UserError, OSError, MemoryError):
     raise
   except ValueError as error:  # refuses the argument
     raise UserError(f'{path.name}: {_one_line(error)}') from error

@@ -50,9 +50,9 @@ def overlaps(
     known = set(digests[one])
     pairs = zip(compared[other], digests[other], strict=True)
     if both := [row for row, digest in pairs if digest in known]:
-      said = '1 image' if len(both) == 1 else f'{len(both):,} images'
+      are = 'image of {} is' if len(both) == 1 else 'images of {} are'
       yield (
-          f'warning: {said} of {other} also in {one}, such as '
+          f'warning: {len(both):,} {are.format(other)} also in {one}, such as '
           f'{splits[other].name(both[0])}'
       )
 

@@ -180,12 +180,12 @@ def _doubts(root, parts, classes):
     why = ': it has no class folders' * bool(_split_of(name))
     yield f'warning: {name}/ beside {part}/ is left out{why}'
   for place in (root / part for part in parts.values()):
-    beside = set(folders(place, Counter()))
+    inside = set(folders(place, Counter()))
     loose = [
         name
         for name in image_paths.visible(place, Counter())
         if image_paths.suffix_of(name) in image_paths.SUFFIXES
-        and name not in beside
+        and name not in inside
     ]
     if loose:
       yield (

@@ -47,10 +47,11 @@ def write(
     source: What `load_model` takes in the card's example.
   """
   card = weights.card
-  data = weights.recipe.data.name if weights.recipe is not None else None
-  # Of class folders, it is a path, which means nothing on another machine.
-  path = data and pathlib.Path(data)
-  public, data = data and not path.is_absolute(), data and path.name
+  data, known = None, False
+  if weights.recipe is not None:
+    # Of class folders, it is a path, which means nothing on another machine.
+    path = pathlib.Path(weights.recipe.data.name)
+    data, known = path.name, not path.is_absolute()
   title = weights.folder.absolute().name if data else card.name
   # As model hubs name them.
   detects = weights.task == 'detection'
@@ -60,7 +61,7 @@ def write(
       pipeline_tag=task if card.num_classes else None,
       license=license or None,
       tags=['jax', 'flax', 'vision-transformer'],
-      datasets=[data] if public else None,
+      datasets=[data] if known else None,
       model_name=title,
       eval_results=[
           huggingface_hub.EvalResult(

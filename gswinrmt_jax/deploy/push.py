@@ -58,8 +58,8 @@ def push(
     )
   # The path of class folders means nothing on another machine.
   figures = dict(weights.card.figures)
-  if 'data' in figures:
-    figures['data'] = pathlib.Path(figures['data']).name
+  if pathlib.Path(figures.get('data', '')).is_absolute():
+    del figures['data']
   card = dataclasses.replace(weights.card, figures=figures)
   weights = dataclasses.replace(weights, card=card)
   source = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')

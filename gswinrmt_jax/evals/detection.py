@@ -277,7 +277,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   of = ''.join(f'{what:>10}' for what in ('boxes', 'masks')[: len(kinds)])
   lines = [
       f'{"images":<{width}}{report["images"]:>10}',
-      f'{"most, image and class":<{width}}{report["detections"]:>10}',
+      f'{"most per class, image":<{width}}{report["detections"]:>10}',
       '',
       ' ' * width + of,
       *(

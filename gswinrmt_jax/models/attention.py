@@ -79,7 +79,7 @@ class Attention(nn.Module):
         # whatever `linear_start` is.
         local = linear(start='uniform', name='local_point')(local)
       out += local
-    if arch.gate:  # G1, eq. 5; in bfloat16, its derivative would be 0 from 6 on
+    if arch.gate:  # G1, eq. 5; in bfloat16, its derivative is 0 above 6
       gate = GATES[arch.gate_fn](ops.wide(linear(name='gate')(x)))
       out = (out * gate).astype(out.dtype)
     return linear(name='out')(out)

@@ -276,7 +276,7 @@ class Backbone(nn.Module):
 
     Keys are 'stage1', 'stage2' and so on; strides are `arch.strides`. Arguments
     and errors are those of `__call__`. With `extents`, padding is 0 in the
-    maps.
+    maps. In a stage with LayerScale, they are in at least float32.
     """
     x = self._after_stem(x, extents, train)
     return self._stages(x, extents, train)

@@ -73,7 +73,7 @@ class Dense(nn.Module):
     kernel_init, bias_init = linear_init, nn.initializers.zeros
     if self.start == 'uniform':
       kernel_init = bias_init = uniform_fan_in(x.shape[-1])
-    if self.start == 'xavier':
+    elif self.start == 'xavier':
       kernel_init = nn.initializers.xavier_uniform()
     kernel = self.param('kernel', kernel_init, shape)
     bias = None

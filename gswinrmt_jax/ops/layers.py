@@ -1,9 +1,9 @@
 """The layers around attention: linear maps, convolutions, norms, GELU.
 
-They return the dtype of `x`, except for batch statistics, which are at least
-float32. Matmuls and convolutions take operands in that dtype and accumulate in
-float32; everything else is computed in at least float32. On a CPU, depthwise
-kernels keep their own dtype.
+They return the dtype of `x`, except for batch statistics and scaled channels,
+which are at least float32. Matmuls and convolutions take operands in that dtype
+and accumulate in float32; everything else is computed in at least float32. On a
+CPU, depthwise kernels keep their own dtype.
 
 With `jax.checkpoint`, the gradients of norms and GELU save only their input,
 which is in memory anyway, instead of several float32 maps.

@@ -88,8 +88,9 @@ class Progress:
     best, epoch, whose = best_epoch(self._epochs)
     average = any(name.startswith('val_ema_') for name in entry)
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
-    before = self._epochs[-2]['epoch'] if self._epochs[1:] else 0
-    first = f's {before + 1}-' * (entry['epoch'] > before + 1) or ' '
+    last = entry['epoch']
+    first = self._epochs[-2]['epoch'] + 1 if self._epochs[1:] else 1
+    epochs = f'epochs {first}-{last}' if first < last else f'epoch {last}'
     said = 'best'
     if best < 0:
       said = 'no finite loss yet'
@@ -97,7 +98,7 @@ class Progress:
       said += f' {best:.2%}, epoch {epoch}'
       said += ', EMA' if whose == EMA else ''
     self._terminal.say(
-        f'epoch{first}{entry["epoch"]}/{self._schedule.num_epochs} in '
+        f'{epochs}/{self._schedule.num_epochs} in '
         f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '
         f'{_scores(entry, "val_")}{ema} ({said})'
     )

@@ -222,8 +222,9 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   """
   path = _of_this_machine(path)
   folder = _folder_of_name(str(path)) or path
-  if (folder / safetensors_file.NAME).is_file():
-    folder /= safetensors_file.NAME
+  inside = folder / safetensors_file.NAME
+  if inside.is_file() and card_lib.read(folder / card_lib.FILE):
+    return safetensors_file.read_card(inside)
   if folder.is_file():
     if folder.suffix == '.safetensors':
       return safetensors_file.read_card(folder)

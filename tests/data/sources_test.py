@@ -80,7 +80,7 @@ def test_records_are_identified_and_cached(tmp_path, monkeypatch):
     assert own.fingerprint() == _Own(label).fingerprint()
   twice = checks.overlaps({'train': _Own(3), 'val': _Own(3, 2)})
   assert [*twice] == [
-      'warning: 2 images of val also in train, such as record 0'
+      'warning: 2 images of val are also in train, such as record 0'
   ]
   cached = decoded_cache.load(records.Decoded(_Own(3)))
   np.testing.assert_array_equal(cached.image[:, 0, 0, 0], range(6))

@@ -1,6 +1,7 @@
 """Tests uploads by `huggingface_hub` against a fake hub in this process."""
 
 import base64
+import dataclasses
 import http.server
 import json
 import pathlib
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import export
+from gswinrmt_jax.deploy import export, push
 from gswinrmt_jax.weights import load
 
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -151,6 +152,16 @@ def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
       'value': 0.9733,
   }
   assert "load_model('hf-hub:me/digits@v1')" in text
+
+
+def test_the_path_of_class_folders_is_not_uploaded(found):
+  weights = load.load(_RUN)
+  figures = {**weights.card.figures, 'data': '/home/me/cats'}
+  weights.recipe.data.name = figures['data']
+  card = dataclasses.replace(weights.card, figures=figures)
+  push.push(dataclasses.replace(weights, card=card), 'me/digits')
+  assert b'| on cats | |' in found.files['README.md']
+  assert not any(b'/home' in content for content in found.files.values())
 
 
 @pytest.mark.parametrize(

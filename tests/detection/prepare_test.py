@@ -560,12 +560,12 @@ def test_yolo_has_shares_of_the_image(root, prepare):
     np.testing.assert_allclose(found[f'{name}.png'].boxes, want)
 
 
-def test_a_misnamed_file_of_yolo_is_told_with_its_image(root, prepare):
+def test_a_misnamed_file_of_yolo_is_told(root, prepare):
   labels = '0 0.5 0.5 0.5 0.5'
-  boxes = _yolo(root, a=labels, cc=labels, **dict.fromkeys('bdefgh', ''))
+  boxes = _yolo(root, a=labels, bb=labels, c=labels)
   said = prepare(boxes, '--on-error=skip')
-  assert f'cc.txt (is without an image in {root}/images, and c.png w' in said
-  assert '7 images without objects, kept, the first b.png' in said
+  assert f'{boxes}/bb.txt (is without an image in {root}/images)' in said
+  assert '6 images without objects, kept, the first b.png' in said
 
 
 @pytest.mark.parametrize('place', ['{split}/{kind}', '{kind}/{split}'])
@@ -622,8 +622,11 @@ def test_names_of_yolo_are_as_they_are_written(root, prepare):
 def test_names_with_an_accent_of_its_own_are_paired(root, prepare):
   """As a Mac writes them: one character more than other systems write."""
   (root / 'images' / 'a.png').rename(root / 'images' / 'u\u0308.png')
-  said = prepare(_yolo(root, **{'\xfc': '0 0.5 0.5 1 1'}))
+  said = prepare(_yolo(root, **dict.fromkeys('b\xfc', '0 0.5 0.5 1 1')))
   assert '8 images of 1 class' in said and 'left out' not in said
+  (root / 'val.txt').write_text('\xfc.png\n')
+  said = prepare(root / 'labels', '--replace', val=root / 'val.txt', test=None)
+  assert 'train 7, val 1 images' in said
   content = _coco()
   content['images'][0]['file_name'] = '\xfc.png'
   assert 'left out' not in prepare(content, '--replace')

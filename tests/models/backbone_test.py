@@ -78,7 +78,8 @@ def test_features_have_the_strides_and_widths(name, size, strides):
     feature = maps[f'stage{stage + 1}']
     extents = (-(-extent // stride) for extent in size)
     assert feature.shape == (2, *extents, model.arch.widths[stage])
-    assert feature.dtype == jnp.bfloat16
+    scaled = model.arch.layer_scale[stage]
+    assert feature.dtype == (jnp.float32 if scaled else jnp.bfloat16)
   assert (logits.shape, logits.dtype) == ((2, 11), jnp.float32)
 
 

@@ -24,10 +24,11 @@ U = 2.0**-8
 
 # Roundings on the longest path. Stem: 4 convolutions, biases, norms; 3 GELUs.
 # Block: position convolution 3 (taps, bias, sum); attention: norm, projection
-# and bias, rotation, weights and result of two passes, LCE 4, sum, gate 2,
-# output 2, LayerScale, sum: 18; FFN: norm, up 2, GELU, convolution 2, norm,
-# sum, down 2, LayerScale, sum: 12. Downsampling: convolution, bias, norm.
-_STEM, _BLOCK, _DOWN = 15, 33, 3
+# and bias, rotation, weights and result of two passes, LCE 4, sum, gate,
+# output 2: 15; FFN: norm, up 2, GELU, convolution 2, norm, sum, down 2: 10.
+# LayerScale and the sums with its results are in float32. Downsampling: its
+# input, convolution, bias, norm.
+_STEM, _BLOCK, _DOWN = 15, 28, 4
 _SIZES = {
     'widths': (8, 12),
     'depths': (1, 1),

@@ -239,11 +239,11 @@ def test_overlapping_splits_are_a_line(tmp_path):
       for name in ('train', 'val')
   }
   (line,) = checks.overlaps(splits)
-  assert line.startswith('warning: 2 images of val also in train, such as ')
+  assert line.startswith('warning: 2 images of val are also in train, such as ')
   (tmp_path / 'val' / 'a' / 'again.png').write_bytes(there + b'x')
   (line,) = checks.overlaps(splits)
   name = tmp_path / 'val' / 'a' / 'copy.png'
-  assert line == f'warning: 1 image of val also in train, such as {name}'
+  assert line == f'warning: 1 image of val is also in train, such as {name}'
   (tmp_path / 'val' / 'a' / 'copy.png').write_bytes(there + b'x')
   assert not list(checks.overlaps(splits))
 
@@ -264,7 +264,7 @@ def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
   assert not list(checks.overlaps(splits))
   (tmp_path / 'val' / 'a' / '0.png').write_bytes(b'tt')
   (line,) = checks.overlaps(splits)
-  assert line.startswith('warning: 1 image of val also in train, such as')
+  assert line.startswith('warning: 1 image of val is also in train, such as')
   monkeypatch.setattr(checks, '_COMPARED', 2)
   (line,) = checks.overlaps(splits)
   assert line == (

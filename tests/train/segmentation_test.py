@@ -181,7 +181,7 @@ def test_where_the_images_go_is_checked_first(
   for name in ('a.png', 'a_labels.png'):  # the user's own labels, say
     (tmp_path / name).touch()
   assert commands.main(['predict', str(runs[1]), str(tmp_path), out]) == 2
-  said = f'{tmp_path}/a_labels.png may be written over: choose another --out'
+  said = f'{tmp_path}/a_labels.png is there already, beside the images'
   assert said in capsys.readouterr().err
 
 

@@ -221,7 +221,7 @@ def _yaml_names(boxes):
   name, times = Counter(names).most_common(1)[0] if names else ('', 0)
   if times > 1:
     raise UserError(f'{path} has the class {name!r} twice')
-  if count not in (None, str(len(names))):
+  if count not in (None, '', str(len(names))):
     raise UserError(
         f'{path} has {len(names)} names, but nc is {count}: correct either'
     )
@@ -263,14 +263,16 @@ def _listed(images, lists):
   # A line may be a path, a path without suffix, or the last part of that.
   paths, stems, ends = (defaultdict(list) for _ in range(3))
   for image in images:
-    stem = os.path.splitext(image.file_name)[0]
-    paths[image.file_name].append(image)
+    name = image_paths.composed(image.file_name)
+    stem = os.path.splitext(name)[0]
+    paths[name].append(image)
     stems[stem].append(image)
     ends[os.path.basename(stem)].append(image)
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
-    for name in side_files.read_lines(f'--{split}', path):
+    for line in side_files.read_lines(f'--{split}', path):
+      name = image_paths.composed(line)
       stem = os.path.splitext(name)[0]
       found = paths.get(name) or stems.get(name) or stems.get(stem)
       found = found or ends.get(name) or ends.get(stem)

@@ -86,12 +86,10 @@ def paired(
         splits[split].append(ImageFile(name, 0, label_file=file))
       else:
         unpaired[name] = f'has no {what} in {labels}'
-    without = [name for stem, name in pictured.items() if stem not in theirs]
-    but = f', and {without[0]} without a file' if optional and without else ''
     for stem, name in theirs.items():
       # Tools for YOLO write a list of classes beside the label files.
       if stem not in pictured and os.path.basename(name) != 'classes.txt':
-        unpaired[f'{labels}/{name}'] = f'is without an image in {root}{but}'
+        unpaired[f'{labels}/{name}'] = f'is without an image in {root}'
   return splits, unpaired
 
 
