@@ -156,10 +156,10 @@ class Weights:
         remedy += ' in the same order'
         if self.task != 'classification':
           remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
+      mine, other = (card_lib.printable(names[label]) for names in (own, data))
       raise UserError(
-          f'class {label} of {self.origin} is '
-          f'{card_lib.printable(own[label])}, of {info.name} '
-          f'{card_lib.printable(data[label])}: {remedy}'
+          f"class {label} is '{mine}' in {self.origin}, and '{other}' in "
+          f'{info.name}: {remedy}'
       )
 
 

@@ -159,7 +159,10 @@ _WRONG_CALLS = [
     ('evaluate notes.txt', 'notes.txt does not hold weights: name a run'),
     ('evaluate w.safetensors', 'w.safetensors is damaged: '),
     ('evaluate w.pth', 'w.pth is not a PyTorch checkpoint, or it is trunc'),
-    ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
+    (
+        'evaluate run --data cifar10',
+        "class 0 is '0' in run, step 243 (epoch 12), and 'a",
+    ),
     ('evaluate run --data own', 'has 10 classes, own has 2: choose a data set'),
     ('evaluate run --split', '--split: expected one argument (gswinrmt evalua'),
     ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
