@@ -37,8 +37,8 @@ import numpy as np
 import worker
 
 import gswinrmt_jax
-from gswinrmt_jax import files, recipes
-from gswinrmt_jax.commands import recipe_files, summarize
+from gswinrmt_jax import files
+from gswinrmt_jax.commands import summarize
 from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.runs import run_folder
 from gswinrmt_jax.weights import load
@@ -50,7 +50,6 @@ _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _SIZES = ('batch', 'image_size', 'classes')
 _TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
-_VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'LD_PRELOAD')
 _HEAD = (
     *('', 'ms', '±', 'img/s', 'relative', 'MFU'),
     *('peak GB', 'temporaries GB', 'page faults'),
@@ -268,11 +267,6 @@ def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
       'threads': threads,
       'load_before': os.getloadavg()[0],
       'versions': facts['versions'],
-      'environment': {
-          name: value
-          for name, value in os.environ.items()
-          if name in _VARIABLES or name.startswith('MALLOC_')
-      },
   }
 
 
@@ -447,16 +441,12 @@ def _run_spec(folder):
 
 
 def _spec(args, name, task):
-  """Returns the spec of a named model or of a recipe's model, for a task."""
-  fields = {}
-  if args.recipe:
-    fields = recipes.resolve(recipe_files.load(name, [])).model.to_dict()
-    name = fields.pop('name')
+  """Returns the spec of a named model, for a task."""
   used = summarize.setting(name)
   return {
       'task': task,
       'model': name,
-      'fields': fields,
+      'fields': {},
       'batch': 1 if task == 'latency' else args.batch,
       'image_size': args.image_size or used.image_size,
       'classes': args.classes or used.num_classes,
@@ -472,9 +462,7 @@ def _parser():
   add('--train', action='store_true', help='the training step')
   add('--inference', action='store_true', help='logits (default: both)')
   add('--latency', action='store_true', help='logits of one image at a time')
-  models = parser.add_mutually_exclusive_group().add_argument
-  models('--model', nargs='+', default=['retention_compact'], metavar='NAME')
-  models('--recipe', nargs='+', metavar='NAME', help='the models of recipes')
+  add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
   add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
   add('--batch', type=int, default=128, help='images per step')
   add('--image-size', type=int, help="pixels (default: the model's paper's)")
@@ -520,11 +508,11 @@ def _measure(args):
   tasks = [task for task in _TASKS if getattr(args, task)]
   specs = [
       _spec(args, name, task)
-      for name in args.recipe or args.model
+      for name in args.model
       for task in tasks or ['train', 'inference']
   ]
   if args.peers and (args.run or args.scaling or args.depthwise):
-    raise UserError('--peers is for --model and --recipe alone')
+    raise UserError('--peers is for --model alone')
   for peer in args.peers:
     peer_of(specs[0], peer)  # Mistakes stop before anything is measured.
   if args.json:

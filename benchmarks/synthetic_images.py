@@ -49,7 +49,10 @@ def make(
     with concurrent.futures.ThreadPoolExecutor(parallel.cores()) as pool:
       list(pool.map(draw, range(count)))
     writer.prepare(
-        NAME, lambda: class_folders.find(pictures), data_dir=str(folder)
+        NAME,
+        lambda: class_folders.find(pictures),
+        data_dir=str(folder),
+        replace=True,
     )
 
 

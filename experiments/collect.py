@@ -51,12 +51,14 @@ def collect(run: pathlib.Path) -> dict:
         (recipe, 'init_from'),
     ):
       fields[name] = _name(fields.get(name, ''))
-  entries = metrics_log.read_metrics(run)
+  entries, summary = metrics_log.read_metrics(run), read('summary.json')
+  if summary and 'data' in summary:
+    summary['data'] = _name(summary['data'])
   return {
       'config': config,
       'environment': starts,
       'epochs': [entry for entry in entries if entry['kind'] == 'epoch'],
-      'summary': read('summary.json'),
+      'summary': summary,
       'data': read('data.json'),
       'latency': read('latency.json'),
   }
@@ -72,6 +74,7 @@ def _without_places(words: Iterable[str]) -> Iterator[str]:
   rest = iter(words)
   for word in rest:
     name, given, value = word.partition('=')
+    name = f'--{name.lstrip("-")}'  # One dash is enough for `train`.
     if name in _NAMED:
       value = value if given else next(rest, '')
       yield f'{name}={_name(value)}'

@@ -163,7 +163,7 @@ def missing(setting: Setting) -> Iterator[str]:
   for run in setting.runs:
     if not run.finished:
       _, done, total = run.length
-      what = run.progress + (', not tested' if done == total else '')
+      what = run.progress + (', not summed up' if done == total else '')
       yield f'`{run.label}`, seed {run.config.seed}: {what} [{run.number}]'
   for base in ablations.BASES:
     for one in tables.ablate(setting, base):
@@ -183,7 +183,8 @@ def draw_curves(setting: Setting) -> Any:
 
   figure = Figure(figsize=(9, 4.5), layout='constrained', dpi=120)
   axes = figure.subplots()
-  axes.set_title(setting.title, fontsize=11, loc='left')
+  # A dollar sign in the name of a folder is no mathematics.
+  axes.set_title(setting.title, fontsize=11, loc='left', parse_math=False)
   axes.grid(alpha=0.3)
   # For variants: first the colours least like those of the bases, then their
   # lighter shades.

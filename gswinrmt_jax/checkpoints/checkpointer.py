@@ -139,7 +139,11 @@ class Checkpointer:
       self._check()
 
   def close(self) -> None:
-    """Waits until the save of this process, if any, is on disk."""
+    """Waits until the save of this process, if any, is on disk.
+
+    Raises:
+      RunError: If it failed.
+    """
     self._join()
     self._check()
 

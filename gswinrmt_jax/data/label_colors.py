@@ -9,9 +9,11 @@ def palette(num_classes: int) -> np.ndarray:
   """Returns the colour of each class, uint8 `[k, 3]`, as in PASCAL VOC.
 
   For class c, the bits of `c + 1` go to red, green and blue in turn, from the
-  highest bit of each channel down. No class is black.
+  highest bit of each channel down. No class is black; after 511 classes, the
+  colours repeat.
   """
-  bits = np.arange(1, num_classes + 1)[:, None] >> np.arange(3 * _LEVELS) & 1
+  codes = np.arange(num_classes) % (2 ** (3 * _LEVELS) - 1) + 1
+  bits = codes[:, None] >> np.arange(3 * _LEVELS) & 1
   weights = 2 ** (7 - np.arange(_LEVELS))
   return (weights @ bits.reshape(-1, _LEVELS, 3)).astype(np.uint8)
 

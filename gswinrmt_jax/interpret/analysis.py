@@ -95,7 +95,7 @@ def analyze_runs(
 def table(reports: Sequence[dict[str, Any]]) -> str:
   """Returns the text table of several reports, one line per stage.
 
-  The last line says what the arrows join.
+  The last two lines explain the columns.
   """
   rows = [('', *_COLUMNS)]
   for report in reports:

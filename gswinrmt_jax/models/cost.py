@@ -77,8 +77,8 @@ def count(
 ) -> Cost:
   """Counts the cost of a model for one image, without running it.
 
-  Attention is counted as the masking paper computes it, in windows of the map
-  that is padded to whole windows. The auxiliary head of a segmenter counts for
+  Attention is counted within windows. As with Swin's masks, the map is first
+  padded to whole windows. The auxiliary head of a segmenter counts for
   parameters but not for operations, because only training uses it. Heads on
   boxes count for as many boxes as a detector's image may have: 1,000 proposals
   and 100 masks, as released. Pooling and suppression are not counted.

@@ -488,7 +488,7 @@ def test_runs_on_their_way(grouped):
       ('digits_rmt', {'accuracies': [0.25], 'test': 0.5, 'seed': 1}),
   )
   assert list(report.missing(setting)) == [
-      '`rmt`, seed 0: epoch 2 of 2, not tested [1]',
+      '`rmt`, seed 0: epoch 2 of 2, not summed up [1]',
       '`rmt`, seed 1: epoch 1 of 2 [2]',
   ]
   assert setting.runs[1].tested('accuracy') is None  # in spite of its summary
@@ -569,7 +569,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   config['data']['dir'], config['init_from'] = '/place', '/place/first'
   (folder / 'config.json').write_text(json.dumps(config))
   command = ['/place/train.py', '--config=x', '--config.data.dir=/place']
-  command += ['--workdir', '/place', '--config.data.name=/place/own']
+  command += ['-workdir', '/place', '--config.data.name=/place/own']
   command += ['--config.init_from', '/place/first']
   command += ['--config.data.label_maps=/place/maps']
   start = {'command': command, 'config': config}
@@ -593,14 +593,18 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
     assert getattr(again, name) == getattr(run, name), name
 
 
-def test_label_maps_are_collected_by_name(write):
-  folder = write('a', 'cifar10_rmt')
+def test_label_maps_and_data_are_collected_by_name(write):
+  folder = write('a', 'cifar10_rmt', test=0.5)
+  summary = json.loads((folder / 'summary.json').read_text())
+  summary['data'] = '/place/own'
+  (folder / 'summary.json').write_text(json.dumps(summary))
   config = json.loads((folder / 'config.json').read_text())
   config['data']['label_maps'] = '/place/maps'
   (folder / 'config.json').write_text(json.dumps(config))
   found = collect.collect(folder)  # interrupted before it named its machine
   assert found['environment'] == []
   assert found['config']['data']['label_maps'] == 'maps'
+  assert found['summary']['data'] == 'own'
 
 
 def test_the_best_weights_may_be_an_average():
