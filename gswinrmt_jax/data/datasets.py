@@ -344,7 +344,8 @@ def open_source(
   """Returns the stored records of a split; arguments as in `load`.
 
   Raises:
-    UserError: As in `load`, or if the data set is for another task.
+    UserError: As in `load`, if the data set is for another task, or if a
+      prepared one has another number of classes than its name stands for.
   """
   if name in _BUILT_IN:  # Its task is known before it is prepared.
     check_task(name, _BUILT_IN[name].info.task, task)
@@ -354,7 +355,16 @@ def open_source(
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
     return class_folders.FolderSource(class_folders.read(opened), split)
-  return _TASKS[task].source(opened, split)
+  source = _TASKS[task].source(opened, split)
+  if name in _BUILT_IN:
+    known = len(_BUILT_IN[name].info.class_names)
+    found = opened.info.features[source.feature].num_classes
+    if found != known:
+      raise UserError(
+          f'{source.folder} has {found} classes, {name} has {known}: it is '
+          'another data set; choose another directory with --config.data.dir'
+      )
+  return source
 
 
 def check_task(name: str, found: str, wanted: str) -> None:

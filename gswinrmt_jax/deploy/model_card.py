@@ -11,15 +11,13 @@ from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import summary
+from gswinrmt_jax.runs.scores import SCORES
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
 _LIBRARY = 'gswinrmt_jax'
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
-# The hub's name of a metric, by the end of ours; other scores are detectors'.
-_METRICS = ('mean_iou', 'accuracy', 'loss')
-_AP = 'mean_average_precision'
 _CITATION = (
     'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
     'CITATION.cff of its repository names them.'
@@ -68,13 +66,11 @@ def write(
               task_type=task,
               dataset_type=data,
               dataset_name=data,
-              metric_type=next(
-                  (m for m in _METRICS if figure.endswith(m)), _AP
-              ),
+              metric_type=SCORES[name].metric or name,
               metric_name=label,
               metric_value=round(value, 4),
           )
-          for label, figure, value, _ in _measured(weights)
+          for label, name, value, _ in _measured(weights)
       ],
   )
   leaves = jax.tree.leaves(weights.variables['params'])
@@ -156,7 +152,7 @@ def _own_part(weights):
 
 
 def _measured(weights):
-  """Yields label, name, value and format of each measured result."""
+  """Yields label, score, value and format of each measured result."""
   _, part = _own_part(weights)
   prefix = PREFIX if weights.which == EMA else ''
   for label, split, name, number in summary.FIGURES:
@@ -164,7 +160,7 @@ def _measured(weights):
     trivial = name == 'top5_accuracy' and weights.card.num_classes <= 5
     figure = f'{split}_{prefix}{name}'
     if figure in part and not trivial:
-      yield label, figure, part[figure], number
+      yield label, name, part[figure], number
 
 
 def _results(weights, data) -> Iterator[str]:

@@ -17,31 +17,39 @@ class Score(NamedTuple):
       are shown for test data only.
     decides: Whether its validation value decides which epoch is the best, if it
       is the first such score that a run has.
+    metric: Its name on model hubs; '' for the name that it has here.
   """
 
   label: str
   form: str
   shown: bool = False
   decides: bool = False
+  metric: str = ''
 
+
+_AP = 'mean_average_precision'
 
 # By its name in reports and logs; a run has those of its task.
 SCORES = {
-    'mask_ap': Score('mask AP', '.2%', shown=True, decides=True),
-    'mask_ap50': Score('mask AP50', '.2%'),
-    'mask_ap75': Score('mask AP75', '.2%'),
-    'ap': Score('box AP', '.2%', shown=True, decides=True),
-    'ap50': Score('box AP50', '.2%', shown=True),
-    'ap75': Score('box AP75', '.2%'),
-    'ap_small': Score('box AP, small objects', '.2%'),
-    'ap_medium': Score('box AP, medium objects', '.2%'),
-    'ap_large': Score('box AP, large objects', '.2%'),
+    'mask_ap': Score('mask AP', '.2%', shown=True, decides=True, metric=_AP),
+    'mask_ap50': Score('mask AP50', '.2%', metric=_AP),
+    'mask_ap75': Score('mask AP75', '.2%', metric=_AP),
+    'ap': Score('box AP', '.2%', shown=True, decides=True, metric=_AP),
+    'ap50': Score('box AP50', '.2%', shown=True, metric=_AP),
+    'ap75': Score('box AP75', '.2%', metric=_AP),
+    'ap_small': Score('box AP, small objects', '.2%', metric=_AP),
+    'ap_medium': Score('box AP, medium objects', '.2%', metric=_AP),
+    'ap_large': Score('box AP, large objects', '.2%', metric=_AP),
     'mean_iou': Score('mean IoU', '.2%', shown=True, decides=True),
-    'pixel_accuracy': Score('pixel accuracy', '.2%', shown=True),
+    'pixel_accuracy': Score(
+        'pixel accuracy', '.2%', shown=True, metric='accuracy'
+    ),
     'accuracy': Score('accuracy', '.2%', shown=True, decides=True),
-    'top5_accuracy': Score('top-5 accuracy', '.2%'),
+    'top5_accuracy': Score('top-5 accuracy', '.2%', metric='accuracy'),
     'loss': Score('cross-entropy', '.4f'),
-    'smoothed_loss': Score('cross-entropy, smoothing 0.1', '.4f'),
+    'smoothed_loss': Score(
+        'cross-entropy, smoothing 0.1', '.4f', metric='loss'
+    ),
 }
 
 

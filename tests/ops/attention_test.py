@@ -111,7 +111,7 @@ def test_all_pairs_match_loops(form, options):
   scale = 0.5 if options.get('scaled', True) else 1
   decay = options.get('decay', True)
   factor = _causal if form == 'causal' else _manhattan
-  mix = _WEIGHTS['softmax' if form == 'softmax' else 'linear']
+  mix = _WEIGHTS['linear' if form == 'causal' else form]
   expected = np.zeros_like(value)
   for b, i, j, n in np.ndindex(value.shape[:4]):
     rate = RATES[0, n] if decay else 1.0
