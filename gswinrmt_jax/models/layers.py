@@ -40,6 +40,7 @@ def _draw(draw, scale, key, shape, dtype=jnp.float32):
 
 # Draws from N(0, 0.02^2); PyTorch truncates at +-2, which is 100 sigma.
 linear_init = functools.partial(_draw, jax.random.normal, 0.02)
+xavier_uniform = nn.initializers.xavier_uniform()
 
 
 def uniform_fan_in(fan_in: int) -> Initializer:
@@ -74,7 +75,7 @@ class Dense(nn.Module):
     if self.start == 'uniform':
       kernel_init = bias_init = uniform_fan_in(x.shape[-1])
     elif self.start == 'xavier':
-      kernel_init = nn.initializers.xavier_uniform()
+      kernel_init = xavier_uniform
     kernel = self.param('kernel', kernel_init, shape)
     bias = None
     if self.use_bias:

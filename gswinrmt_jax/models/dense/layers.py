@@ -11,7 +11,6 @@ from gswinrmt_jax.ops import padding
 
 # For convolutions before BN and ReLU, and for those of the feature pyramid.
 he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
-xavier_uniform = nn.initializers.xavier_uniform()
 
 
 class ConvBN(nn.Module):

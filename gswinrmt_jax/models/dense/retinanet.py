@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense import dense_boxes
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes, DetectionHead
-from gswinrmt_jax.models.dense.layers import xavier_uniform
 from gswinrmt_jax.models.dense.semantic_fpn import FPN
-from gswinrmt_jax.models.layers import Conv
+from gswinrmt_jax.models.layers import Conv, xavier_uniform
 from gswinrmt_jax.ops import nms, padding
 from gswinrmt_jax.ops.anchors import AnchorGrid, RATIOS
 from gswinrmt_jax.ops.assignment import Rule, Truth

@@ -11,8 +11,8 @@ from flax.typing import Dtype
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.dense.layers import ConvBN, DecodeHead, xavier_uniform
-from gswinrmt_jax.models.layers import Conv
+from gswinrmt_jax.models.dense.layers import ConvBN, DecodeHead
+from gswinrmt_jax.models.layers import Conv, xavier_uniform
 from gswinrmt_jax.ops import padding
 
 
