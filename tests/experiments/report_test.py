@@ -132,6 +132,27 @@ def test_retention_without_layer_scale(page):
   assert '{} ({}; RMT {})'.format(*late) in part
 
 
+def test_retention_at_twice_the_rate(page):
+  part = page.partition('**Retention at twice the rate')[2]
+  part = ' '.join(part.partition('```')[0].split())
+  run = results.read(ROOT / 'results' / 'cifar10_retention_6e4.json')
+  assert run.config.optimizer.learning_rate == 6e-4 and run.epoch == 20
+  curves = [
+      run.curve,
+      *(
+          results.read(ROOT / 'results' / f'cifar10_{name}.json').curve
+          for name in ('retention', 'rmt')
+      ),
+  ]
+  early, late = (
+      [f'{100 * np.mean([c[i] for i in epochs]):.2f} %' for c in curves]
+      for epochs in (range(8, 13), range(16, 21))
+  )
+  assert '{} (at 3e-4 {})'.format(*early[:2]) in part
+  assert '{} ({}; RMT at 3e-4 {})'.format(*late) in part
+  assert f'Epoch 20 has {100 * run.curve[20]:.2f} %' in part
+
+
 def test_the_cost_of_the_jpeg_copy(page):
   """One row of each set of pixels, and their difference."""
   part = page.partition('**What the JPEG copy costs.**')[2]
