@@ -27,7 +27,7 @@ class Detector(nn.Module):
   """RetinaNet on four convolutions; padding has no effect."""
 
   arch = types.SimpleNamespace(stride=32)
-  head = types.SimpleNamespace(smallest_anchor=12.0)
+  head = types.SimpleNamespace(smallest_anchor=12.0, num_classes=len(NAMES))
 
   @nn.compact
   def __call__(self, x, *, train, extents=None, truth=None):

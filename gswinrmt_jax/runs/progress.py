@@ -117,9 +117,10 @@ class Progress:
 def _scores(entry, prefix):
   """Returns the validation scores of an epoch, the decisive one first."""
   shares = [
-      f'{"val acc" if name == "accuracy" else label} {entry[prefix + name]:.2%}'
-      for name, (label, _, shown, _) in SCORES.items()
-      if shown and prefix + name in entry
+      f'{"val acc" if name == "accuracy" else score.label} '
+      f'{entry[prefix + name]:.2%}'
+      for name, score in SCORES.items()
+      if score.shown and prefix + name in entry
   ]
   loss = f'{prefix}loss'  # A detector has none.
   losses = [f'val loss {entry[loss]:.3f}'] if loss in entry else []

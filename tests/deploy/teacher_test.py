@@ -94,7 +94,7 @@ def test_maps_are_the_softmax_of_the_dense_logits(
         (
             {'class_names': ('a', 'c', 'b')},
             None,
-            'classes a, c, b, tiny has a, b, c: .* in the same order',
+            "class 1 is 'c' in .*, and 'b' in tiny: .* in the same order",
         ),
         ({'image_size': (8, 10)}, None, 'images of 10 x 8 .* multiples of 4'),
         ({}, 10, 'images of 10 x 10 pixels are not a whole number of tokens'),

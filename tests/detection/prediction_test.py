@@ -263,7 +263,7 @@ def test_the_command(command, tmp_path, capsys):
         (
             '--out=x.csv',
             '--out is x.csv: must be a folder for a detector, which writes '
-            'images and objects.json into it',
+            'files into it',
         ),
         ('--least-score=1.5', "--least-score is '1.5': must be from 0 to 1"),
     ],
