@@ -115,9 +115,8 @@ def adapt(
       rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
   median = int(np.median([min(size) for size in sizes]))
   card = load.read_card(config.init_from) if config.init_from else None
-  side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
-  if card and not data.image_size:
-    side = min(card.image_size)
+  usual = min(max(32, 32 * round(median / 32)), 128)
+  side = data.image_size or (min(card.image_size) if card else usual)
   as_stored = 'data.image_size' in given and not data.image_size
   seen = 'images as stored' if as_stored else f'image size {side}'
   if card:

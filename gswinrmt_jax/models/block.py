@@ -96,7 +96,7 @@ class Block(nn.Module):
       init = nn.initializers.constant(initial)
       scale = self.param(f'{name}_scale', init, x.shape[-1:])
       # float32, and so is the sum with it, as in PyTorch's autocast: bfloat16
-      # would round most of a branch away that starts at 0.01 or 1e-6.
+      # rounds much of a branch away if its scale is 0.01, and all at 1e-6.
       x = ops.scale_channels(x, scale)
     # Stochastic depth: drops whole samples. In evaluation, `Stage` sets the
     # rate to 0, with which `x` is returned unchanged and no key is needed.

@@ -43,7 +43,8 @@ def find(
     root: Folder of the images.
     boxes: A JSON file of COCO; or a folder with a file for each image, VOC's
       XML or YOLO's text, of the same name up to the suffix. Such a folder may
-      have train/ and any of val/ and test/, if `root` has them, too.
+      have train/ and any of val/ and test/, if `root` has them, too. If it is
+      `root`, images and files are in images/ and labels/ of it or its splits.
     val: The images for validation: a JSON file of COCO, or a list of names
       of images, one per line; None if they are not divided, or by folders.
     test: The images for the test, likewise.
