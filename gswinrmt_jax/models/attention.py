@@ -30,7 +30,7 @@ class Attention(nn.Module):
       q, k, v1[, v2][, g] = x W_q, ...
       V = v1 or v1 * SiLU(v2)              eq. 8
       O = A_h A_w V + LCE(V)               A: eq. 3 or 7
-      LCE(V) = PWConv1x1(DWConv5x5(V))     eq. 6; or DWConv5x5(V)
+      LCE(V) = PWConv1x1(DWConv5x5(V))     eq. 6; or DWConv5x5(V), RMT's eq. 7
       y = O W_o or (O * gate_fn(g)) W_o    eq. 5
 
   `score_fn` defines the weights `A`. In a full stage, a single `A` over all
@@ -68,8 +68,7 @@ class Attention(nn.Module):
     # Eq. 3, 4, 7, 9.
     out = self.attend(query, key, value, self._log_decay(), extents)
     if arch.head_norm:  # RetNet's group norm, a group per head, not learned.
-      heads = out.reshape(*x.shape[:3], arch.num_heads[self.stage], -1)
-      out = ops.layer_norm(heads).reshape(out.shape)
+      out = ops.layer_norm(self._split_heads(out)).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
       # LCE runs on the whole map. In windows, it would read neighbours that the
       # cyclic shift wrapped around.
@@ -79,7 +78,8 @@ class Attention(nn.Module):
         # whatever `linear_start` is.
         local = linear(start='uniform', name='local_point')(local)
       out += local
-    if arch.gate:  # G1, eq. 5; in bfloat16, its derivative is 0 above 6
+    if arch.gate:
+      # G1, eq. 5, in float32: a sigmoid in bfloat16 has derivative 0 above 6.
       gate = GATES[arch.gate_fn](ops.wide(linear(name='gate')(x)))
       out = (out * gate).astype(out.dtype)
     return linear(name='out')(out)
@@ -98,11 +98,11 @@ class Attention(nn.Module):
     (`flax.linen.intercept_methods`); `weights` returns the weights from the
     same arguments.
     """
+    query, key, value = map(self._split_heads, (query, key, value))
     query, key = self._rotate(query, extents), self._rotate(key, extents)
     attention, options = self._form(log_decay)
-    heads = value.reshape(query.shape)
-    out = attention(query, key, heads, extents=extents, **options)
-    return out.reshape(value.shape)
+    out = attention(query, key, value, extents=extents, **options)
+    return out.reshape(*out.shape[:3], -1)
 
   def weights(
       self,
@@ -117,6 +117,7 @@ class Attention(nn.Module):
       'width' `[b y n x X]` and 'height' `[b x n y Y]`, of whole rows and
         columns, 0 between windows; or 'pairs' `[b n t T]` in a full stage.
     """
+    query, key = map(self._split_heads, (query, key))
     query, key = self._rotate(query, extents), self._rotate(key, extents)
     _, options = self._form(log_decay)
     options['extents'] = extents
@@ -153,13 +154,11 @@ class Attention(nn.Module):
         'weigh': ops.FORMS[arch.score_fn],
     }
 
-  def _rotate(self, x, extents):
-    """Splits heads, rotates pairs of their channels by position.
+  def _split_heads(self, x):
+    return x.reshape(*x.shape[:3], self.arch.num_heads[self.stage], -1)
 
-    This is eq. 4, or section 3.3 for SWAT.
-    """
-    heads = self.arch.num_heads[self.stage]
-    x = x.reshape(*x.shape[:3], heads, x.shape[3] // heads)
+  def _rotate(self, x, extents):
+    """Rotates pairs of channels by position (eq. 4; section 3.3 for SWAT)."""
     if self.arch.rotary == 'none':
       return x
     if self.arch.rotary == 'split_half':
@@ -180,9 +179,9 @@ class Attention(nn.Module):
     heads = arch.num_heads[self.stage]
     spread = arch.decay_ranges[self.stage]
     passes = 1 if arch.is_full(self.stage) else 2  # two: width and height
-    rates = np.tile(positions.decay_rates(heads, spread), (passes, 1))
+    gamma = np.tile(positions.decay_rates(heads, spread), (passes, 1))
     if arch.decay == 'fixed':
-      return jnp.asarray(np.log(rates), ops.wide_dtype(self.dtype))
-    start = nn.initializers.constant(np.log(rates / (1 - rates)))
-    theta = self.param('decay_logit', start, rates.shape)
+      return jnp.asarray(np.log(gamma), ops.wide_dtype(self.dtype))
+    logit = nn.initializers.constant(np.log(gamma / (1 - gamma)))
+    theta = self.param('decay_logit', logit, gamma.shape)
     return jax.nn.log_sigmoid(theta)

@@ -18,7 +18,9 @@ class FeedForward(nn.Module):
 
       y = W2 (h + LN(DWConv3x3(h))),    h = GELU(W1 x)
 
-  LN is omitted unless `ffn_norm`. Without `ffn_conv`, `y = W2 h`.
+  This is the FFN of RMT's released code. Gated-SwinRMT (section 3.5) lists the
+  same layers without the residual. LN is omitted unless `ffn_norm`. Without
+  `ffn_conv`, `y = W2 h`.
 
   Attributes:
     arch: The components; h has `mlp_ratios` times the channels of x.

@@ -14,8 +14,9 @@
     image_pairs       images mixed with their neighbours in the batch
     anchors, boxes, assignment, nms, roi_align    of detectors
 
-Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
-plain `jnp`, differentiated by JAX.
+Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. JAX
+differentiates all of them, except depthwise convolutions on a CPU, whose
+derivative is written by hand (`cpu_convolutions.by_shifts`).
 """
 
 from gswinrmt_jax.ops.attention import (

@@ -92,10 +92,7 @@ def causal_weights(scores, decay, mask, size):
 
   (RMT, eq. 2), if the distance is `positions.reading_distance`.
   """
-  earlier = jnp.tri(*scores.shape[-2:], dtype=bool)
-  earlier = jnp.expand_dims(earlier, range(scores.ndim - 2))
-  mask = earlier if mask is None else earlier & mask
-  return linear_weights(scores, decay, mask, size)
+  return jnp.tril(linear_weights(scores, decay, mask, size))
 
 
 # By `score_fn`: along rows, then columns (`retention`), and over all pairs of
@@ -142,11 +139,12 @@ def retention(
 
       V'[y, x] = sum_X A_w[y, x, X] V[y, X]
       O[y, x]  = sum_Y A_h[x, y, Y] V'[Y, x]
-      A = weigh(q k^T / sqrt(d) + slope (i - j), |i - j| log(gamma), mask)
+      A = weigh(q k^T / sqrt(d) + slope (i - j), |i - j| log(gamma), mask, w_s)
 
   along each row of a window, then along each column; capitals are the key's row
-  and column. With the softmax this is Gated-SwinRMT, eq. 3, and RMT's
-  decomposed form (RMT, eq. 6) if there is no window.
+  and column, and `w_s` is the effective window of the axis. With the softmax
+  this is Gated-SwinRMT, eq. 3, and RMT's decomposed form (RMT, eq. 6) if there
+  is no window.
 
   A pass cuts its lines into blocks of whole windows, see `axis_blocks`, and
   masks pairs of different windows. Masked weights are exactly 0.
@@ -188,13 +186,13 @@ def retention(
     ends = None if extents is None else extents[:, 1 - axis]
     line = axis_blocks(extent, window, shift, ends)
     offset = positions.offsets(line.length)
-    rates = None if log_decay is None else log_decay[axis]
+    log_gamma = None if log_decay is None else log_decay[axis]
     out = attend(
         line.split(query, axis),
         line.split(key, axis),
         line.split(value, axis),
         positions.per_head(slopes, abs(offset) if absolute else offset),
-        positions.per_head(rates, abs(offset)),
+        positions.per_head(log_gamma, abs(offset)),
         line.mask,
         line.size,
         scaled=scaled,
@@ -204,10 +202,22 @@ def retention(
   return value
 
 
-# Sigmoid window attention (Gated-SwinRMT, eq. 7). Section 3.3 rotates queries
-# and keys by `ops.rotate_halves`.
-#     A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
-swat = functools.partial(retention, weigh=sigmoid_weights, scaled=False)
+def swat(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n _'],
+    *tables: Any,
+    **options: Any,
+) -> Float[Array, 'b h w n _']:
+  """Computes sigmoid window attention (SWAT; Gated-SwinRMT, eq. 7).
+
+      A = sigmoid(q k^T + slope (i - j)) / w_s * gamma^|i - j|,  0 if masked
+
+  Section 3.3 rotates queries and keys by `ops.rotate_halves`. Tables, options,
+  result and errors are those of `ops.retention`.
+  """
+  options = {'weigh': sigmoid_weights, 'scaled': False} | options
+  return retention(query, key, value, *tables, **options)
 
 
 @functools.partial(jax.jit, static_argnames=('scaled', 'weigh', 'distance'))
@@ -457,12 +467,13 @@ def axis_blocks(
 ) -> Blocks:
   """Cuts lines of `extent` tokens into blocks of `k` whole windows.
 
-  The cost per token is that of a block, whatever the size of the map: with
-  `k = 1` a block is a window, with a large `k` the whole line. `k` windows have
-  about 14 tokens. A line of fewer than four such blocks is one block, because
-  it is then faster. So is a line of images with ends of their own, whose
-  windows are shifted by different numbers of tokens: their windows and masks
-  equal those of each map without its padding, which is never a key.
+  A block has about 14 tokens, so the cost per token does not grow with the map.
+  Two kinds of lines are a single block. One would have fewer than four blocks,
+  and is faster as one. The other has images with `ends` of their own, whose
+  windows are shifted by different numbers of tokens. There, the windows and the
+  mask of each image are those of its map without padding.
+
+  Padding is never a key.
 
   Shifted windows begin `(M^ - s^) mod M^` tokens before the line.
 

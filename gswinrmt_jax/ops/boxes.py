@@ -72,7 +72,8 @@ def encode(boxes: Boxes, truth: Boxes, stds: tuple[float, ...]) -> Boxes:
 
       ((c' - c) / s, log(s' / s)) / stds
 
-  along each axis, with centre c and size s of a box, c' and s' of its truth.
+  along each axis, with centre c and size s of a box, c' and s' of its truth
+  (Girshick et al., 2014, appendix C).
 
   Args:
     boxes: Anchors or proposals, not empty.

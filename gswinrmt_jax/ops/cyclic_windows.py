@@ -67,13 +67,13 @@ def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
   """Returns Swin's mask: the pairs that may attend after `partition`.
 
   Returns:
-    bool `[windows, i, j]`: both in the same block, and the key not padding.
+    bool `[windows, i, j]`: both in the same region, and the key not padding.
   """
   padded = -(-extent // window) * window
   position = (np.arange(padded) + shift) % padded
   position = position.reshape(-1, window)
-  block = window_index(position, window, shift)
-  same = block[:, :, None] == block[:, None, :]
+  region = window_index(position, window, shift)
+  same = region[:, :, None] == region[:, None, :]
   return same & (position < extent)[:, None, :]
 
 

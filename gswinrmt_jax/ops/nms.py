@@ -48,8 +48,8 @@ def suppress(
     valid: Which boxes take part.
     threshold: IoU above which a box is suppressed.
   """
-  suppresses = boxes_lib.iou(boxes[:, None], boxes[None]) > threshold
-  suppresses &= jnp.tri(len(boxes), k=-1, dtype=bool).T
+  overlap = boxes_lib.iou(boxes[:, None], boxes[None]) > threshold
+  suppresses = jnp.triu(overlap, k=1)
 
   def update(state):
     keep, _ = state

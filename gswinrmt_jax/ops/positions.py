@@ -30,6 +30,9 @@ def rotate_interleaved(
 
   Returns:
     The rotated `x`, in `x.dtype`, computed in at least float32.
+
+  Raises:
+    ValueError: If a head has an odd number of channels.
   """
   frequencies = interleaved_frequencies(x.shape[-1])
   return _rotate(x, frequencies, -1, stride, widths)
@@ -49,6 +52,9 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
 
   Returns:
     The rotated `x`, in `x.dtype`, computed in at least float32.
+
+  Raises:
+    ValueError: If a head has an odd number of channels.
   """
   return _rotate(x, half_frequencies(x.shape[-1]), -2, 1, None)
 
@@ -87,7 +93,10 @@ def _rotate(x, frequencies, axis, stride, widths):
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:
-  """Returns RMT's frequencies, `10000 ** -linspace(0, 1, d / 2)`, end included.
+  """Returns the frequencies `10000 ** -linspace(0, 1, d / 2)`, end included.
+
+  They are those of RMT's released code. Its paper has no rotation.
+  Gated-SwinRMT (section 3.2) takes the rotation of eq. 4 from RMT.
 
   Returns:
     float64 `[d / 2]`, radians per position, from 1 down to 1e-4.

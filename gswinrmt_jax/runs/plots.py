@@ -26,7 +26,7 @@ _MARGIN = 80  # pixels for the label to the left of a row of images
 # Metric in the log: axis label, scale factor. The second panel also has the
 # other scores that are shown.
 _PANELS = {
-    'loss': ('cross-entropy', 1),
+    'loss': ('loss', 1),
     'ap': ('average precision (%)', 100),
     'accuracy': ('accuracy (%)', 100),
     'pixel_accuracy': ('mean IoU, pixel accuracy (%)', 100),
@@ -106,8 +106,6 @@ def draw_curves(
   for axes, name in zip(panels, names, strict=True):
     note = f', {scores.SCORES[name].label}' if name == 'ap' else ''
     _draw_metric(axes, name, train, epochs, note)
-  if score == 'ap':  # The loss of a detector has several parts.
-    panels[0].set_ylabel('loss')
   shown = [
       name
       for name, how in scores.SCORES.items()

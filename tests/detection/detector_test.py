@@ -12,6 +12,7 @@ import parameter_counts
 import pytest
 import random_variables
 
+from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
 from gswinrmt_jax.models.dense.detector import create_detector
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
@@ -181,6 +182,27 @@ def test_boxes_are_drawn_at_random():
     assert rois.valid.all()
     np.testing.assert_array_equal(rois.assigned > 0, [4 * [1] + 12 * [0]] * 2)
     np.testing.assert_array_equal(rois.labels == 3, rois.assigned == 0)
+
+
+def test_rpn_is_trained_on_256_anchors_of_which_half_may_have_objects():
+  """Of 600 anchors on an object and 600 far from it."""
+  near_and_far = jnp.array([[0.0, 0, 40, 40], [80, 80, 120, 120]])
+  anchors = jnp.repeat(near_and_far, 600, 0)
+  found = DenseBoxes(
+      jnp.zeros((1, 1200, 1)),
+      jnp.zeros((1, 1200, 4)),
+      anchors,
+      jnp.ones((1, 1200), bool),
+  )
+  truth = Truth(
+      anchors[None, :1], jnp.zeros((1, 1), int), jnp.ones((1, 1), bool)
+  )
+  head = create_detector('rmt_t', head='mask', num_classes=3).head
+  trained = head.apply(
+      {}, found, jnp.array([[128, 128]]), truth, method='assign'
+  )
+  assert (trained.assigned > 0).sum() == 128
+  assert (trained.assigned == 0).sum() == 128
 
 
 def test_how_the_heads_start():

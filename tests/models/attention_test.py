@@ -126,6 +126,23 @@ def test_the_gating_function_is_retnets(score_fn, weights):
   )
 
 
+def test_scores_of_full_stages_are_divided_only_if_scaled():
+  """By `sqrt(4)`: without it, half the keys give the same weights."""
+  arch = dataclasses.replace(
+      BASES['rmt'], full_stages=(1, 2, 3, 4), rotary='none', decay='none'
+  )
+
+  def weights(key, **fields):
+    module = attention.Attention(
+        dataclasses.replace(arch, **fields), 0, False, jnp.float32
+    )
+    return module.apply({}, X, key, None, method='weights')['pairs']
+
+  np.testing.assert_allclose(
+      weights(X / 2, scaled=False), weights(X, scaled=True), rtol=1e-5
+  )
+
+
 def test_full_attention_learns_one_decay_per_head():
   arch = dataclasses.replace(BASES['rmt'], decay='learned')
   module = _Module(arch, stage=3)

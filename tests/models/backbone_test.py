@@ -3,6 +3,7 @@
 import collections
 import functools
 import math
+from unittest import mock
 
 import chex
 from flax import linen as nn
@@ -16,7 +17,7 @@ import random_variables
 
 import gswinrmt_jax
 from gswinrmt_jax.distributed import compilation
-from gswinrmt_jax.models import architecture, backbone, factory, stem
+from gswinrmt_jax.models import architecture, backbone, block, factory, stem
 
 _TINY = {
     'widths': (8, 16, 24, 32),
@@ -142,6 +143,25 @@ def test_every_linear_layer_starts_as_the_field_says(start, fields, count):
     else:
       assert (np.abs(leaf).max() > 0) == (deviation > 0), path
   assert found == count
+
+
+def test_stochastic_depth_grows_through_all_stages():
+  """Block i of L drops its branches with probability `p_max i / (L - 1)`."""
+  rates = []
+
+  def look(next_function, args, kwargs, context):
+    module = context.module
+    if isinstance(module, block.Block) and context.method_name == '__call__':
+      rates.append(module.drop_rate)
+    return next_function(*args, **kwargs)
+
+  model = _tiny('retention_compact', drop_path_rate=0.5)
+  x = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+  keys = {name: jax.random.key(0) for name in ('params', 'dropout')}
+  start = functools.partial(model.init, train=True)
+  with nn.intercept_methods(look):
+    jax.eval_shape(start, keys, x)
+  np.testing.assert_allclose(rates, np.arange(6) / 10)
 
 
 @pytest.mark.parametrize(
@@ -391,6 +411,23 @@ def test_box_mixing_swaps_after_the_stem_and_swaps_back(outputs):
   # A missing swap would be noticed.
   assert np.abs(crossed - expected).max() > 0.01
   assert np.abs(dense - found['both'][1]).max() > 0.01
+
+
+def test_a_box_of_tokens_covers_squares_of_four_stages():
+  """8 x 8 tokens after the stem for each of the last map."""
+  model = _tiny('rmt_compact', dense_head=True)
+  image = jax.ShapeDtypeStruct((2, 64, 96, 3), jnp.float32)
+  box = jax.ShapeDtypeStruct((2, 3), bool)
+  start = functools.partial(
+      model.init_with_output, train=False, method='class_and_dense_logits'
+  )
+  swap = mock.patch.object(
+      backbone.image_pairs, 'swap_inside', side_effect=lambda x, box: x
+  )
+  with swap as swapped:
+    jax.eval_shape(start, jax.random.key(0), image, box=box)
+  boxes = [call.args[1].shape for call in swapped.mock_calls]
+  assert boxes == [(16, 24), (2, 3)]
 
 
 @pytest.mark.parametrize('change', [{'dense_head': False}, {'num_classes': 0}])

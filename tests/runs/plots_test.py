@@ -83,7 +83,7 @@ def test_what_is_drawn_of_a_finished_run(tmp_path, drawn):
   plots.draw_curves(tmp_path, entries, Terminal(), summary)
   loss, accuracy, rate, norm, decay, legend = drawn[0].axes
   assert [axes.get_ylabel() for axes in (loss, accuracy, rate, norm)] == [
-      'cross-entropy',
+      'loss',
       'accuracy (%)',
       'learning rate',
       'gradient norm',

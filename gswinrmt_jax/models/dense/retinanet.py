@@ -25,7 +25,8 @@ _normal = nn.initializers.normal(0.01)
 class RetinaNet(DetectionHead):
   """Pyramid of strides 8 to 128, and two towers of convolutions on each level.
 
-      m = FPN(x_2, x_3, x_4),    p_6 = Conv3x3/2(x_4),    p_7 = Conv3x3/2(p_6)
+      p_3, p_4, p_5 = FPN(x_2, x_3, x_4)
+      p_6 = Conv3x3/2(x_4),    p_7 = Conv3x3/2(p_6)
       tower(p) = (ReLU Conv3x3)^n (p)
       logits, deltas = Conv3x3(tower(p)), Conv3x3(tower'(p))
 
