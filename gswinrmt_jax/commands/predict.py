@@ -141,8 +141,6 @@ def _classify(args, images, weights, terminal):
   if args.maps:
     files.check_can_write(pathlib.Path(args.maps) / 'image.png')
   loaded = _load(args, weights, terminal)
-  if args.point:
-    _check_point(args.point, loaded.image_size)
   top = args.top or 5
   found = _predict_each(loaded, images, terminal, top)
   if table or args.json:
@@ -350,15 +348,6 @@ def _with_progress(found, total, terminal):
       terminal.progress(
           f'{count:,} of {total:,} images  {rate:,.0f} img/s  ETA {left}'
       )
-
-
-def _check_point(point, image_size):
-  height, width = image_size
-  if not (point[0] < width and point[1] < height):
-    raise UserError(
-        f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
-        'pixels that the model sees'
-    )
 
 
 def _with_paths(parent, predictions):

@@ -23,6 +23,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.models import named
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
+from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
@@ -156,7 +157,7 @@ class Weights:
         remedy += ' in the same order'
         if self.task != 'classification':
           remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
-      mine, other = (card_lib.printable(names[label]) for names in (own, data))
+      mine, other = (printable(names[label]) for names in (own, data))
       raise UserError(
           f"class {label} is '{mine}' in {self.origin}, and '{other}' in "
           f'{info.name}: {remedy}'
@@ -212,7 +213,7 @@ def _check_no_choice(path, step, which):
 
 
 def read_card(path: str | pathlib.Path) -> card_lib.Card:
-  """Returns the card of weights without reading their arrays.
+  """Returns the card of weights; that of a run, without reading its arrays.
 
   Args:
     path: As in `load`.
@@ -224,10 +225,10 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   folder = _folder_of_name(str(path)) or path
   inside = folder / safetensors_file.NAME
   if inside.is_file() and card_lib.read(folder / card_lib.FILE):
-    return safetensors_file.read_card(inside)
+    return safetensors_file.read(inside)[1]
   if folder.is_file():
     if folder.suffix == '.safetensors':
-      return safetensors_file.read_card(folder)
+      return safetensors_file.read(folder)[1]
     if not (folder.parent / card_lib.FILE).exists():
       raise UserError(
           f'{path} has no {card_lib.FILE} beside it, which says its model and '

@@ -12,6 +12,7 @@ import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.weights import card as card_lib
 
 NAME = 'model.safetensors'  # in a folder
@@ -66,7 +67,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
   except (safetensors.SafetensorError, OSError) as error:
-    reason = card_lib.printable(str(error))[:160]
+    reason = printable(str(error))[:160]
     raise UserError(f'{path} is damaged: {reason}') from error
   except AttributeError as error:  # NumPy has no float8.
     raise UserError(
@@ -79,27 +80,6 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
         f'{path} is damaged: its checksum differs from that of its contents; '
         'take another copy'
     )
-  return arrays, _card(path, text)
-
-
-def read_card(path: pathlib.Path) -> card_lib.Card:
-  """Returns the card that `read` returns, without reading arrays.
-
-  Raises:
-    UserError: If the file cannot be read, or has no card.
-  """
-  import safetensors
-
-  try:
-    with safetensors.safe_open(path, framework='numpy') as file:
-      return _card(path, (file.metadata() or {}).get(_CARD, ''))
-  except (safetensors.SafetensorError, OSError) as error:
-    reason = card_lib.printable(str(error))[:160]
-    raise UserError(f'{path} is damaged: {reason}') from error
-
-
-def _card(path, text):
-  """Returns the card of a file, from its metadata or from beside it."""
   if not text:
     card = card_lib.read(path.with_name(card_lib.FILE))
   else:
@@ -112,7 +92,7 @@ def _card(path, text):
         f'{path} does not say which model it is for, and there is no '
         f'{card_lib.FILE} of gswinrmt_jax next to it'
     )
-  return card
+  return arrays, card
 
 
 def _checksum(arrays, text):

@@ -61,6 +61,9 @@ _LEAVES = {
 }
 _COUNTER = '.num_batches_tracked'
 _BACKBONE = 'backbone'  # of a dense model
+_LAYER_SCALES = ('.gamma_1', '.gamma_2')
+_TRANSPOSED = '.upsample.weight'
+_READS_BOXES = '.shared_fcs.0.weight'  # the first layer of a box head
 _DENSE = (Segmenter, Detector)
 _HEADS = (
     *('neck.', 'decode_head.', 'auxiliary_head.'),
@@ -323,11 +326,11 @@ def released_name(path: str) -> str:
 
 def from_torch(key: str, array: np.ndarray) -> np.ndarray:
   """Returns the released array `key` in our layout."""
-  if _is_layer_scale(key):
+  if key.endswith(_LAYER_SCALES):
     return array.reshape(-1)
-  if _is_transposed(key):
+  if key.endswith(_TRANSPOSED):
     return array.transpose(2, 3, 0, 1)
-  if _reads_boxes(key):
+  if key.endswith(_READS_BOXES):
     pooled = array.reshape(len(array), -1, BOX_BINS, BOX_BINS)
     return pooled.transpose(2, 3, 1, 0).reshape(-1, len(array))
   # The transpose of a vector is the vector.
@@ -336,26 +339,14 @@ def from_torch(key: str, array: np.ndarray) -> np.ndarray:
 
 def to_torch(key: str, array: np.ndarray) -> np.ndarray:
   """Returns one of our arrays in the layout of the released `key`."""
-  if _is_layer_scale(key):
+  if key.endswith(_LAYER_SCALES):
     return array.reshape(1, 1, 1, -1)
-  if _is_transposed(key):
+  if key.endswith(_TRANSPOSED):
     return array.transpose(2, 3, 0, 1)
-  if _reads_boxes(key):
+  if key.endswith(_READS_BOXES):
     pooled = array.reshape(BOX_BINS, BOX_BINS, -1, array.shape[-1])
     return pooled.transpose(3, 2, 0, 1).reshape(array.shape[-1], -1)
   return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
-
-
-def _is_layer_scale(key):
-  return key.endswith(('.gamma_1', '.gamma_2'))
-
-
-def _is_transposed(key):
-  return key.endswith('.upsample.weight')
-
-
-def _reads_boxes(key):
-  return key.endswith('.shared_fcs.0.weight')
 
 
 def _released_names(model):

@@ -66,7 +66,7 @@ def _inside(place, monkeypatch):
   monkeypatch.setenv('TFDS_DATA_DIR', str(place / 'tfds'))
   monkeypatch.setattr(load, '_from_run', lambda *run: _restored(*run[:3]))
   monkeypatch.setattr(classifier, '_apply', computed)
-  monkeypatch.setattr(export, 'model_logits', computed)
+  monkeypatch.setattr(export, 'model_outputs', computed)
 
 
 _DIGITS = 'train --config=digits_rmt --workdir=new'

@@ -110,7 +110,7 @@ def test_stablehlo_runs_alone(digits, tmp_path):
   )
   subprocess.run([sys.executable, '-c', program], check=True, cwd=tmp_path)
   logits = np.load(tmp_path / 'logits.npy')
-  want = export.model_logits(digits)
+  want = export.model_outputs(digits)
   np.testing.assert_allclose(logits[:2], want, rtol=0, atol=1e-5)
   np.testing.assert_allclose(logits[2], want[0], rtol=0, atol=1e-5)
 
@@ -127,7 +127,7 @@ def test_onnx_runs_in_its_runtime(digits, tmp_path):
   pixels = export.sample_pixels(digits)[[1, 0, 1]]  # another batch size
   name = session.get_inputs()[0].name
   (logits,) = session.run(None, {name: pixels})
-  want = export.model_logits(digits)[[1, 0, 1]]
+  want = export.model_outputs(digits)[[1, 0, 1]]
   np.testing.assert_allclose(logits, want, rtol=0, atol=1e-5)
 
 
@@ -139,7 +139,7 @@ def _flat(loaded):
 
 def test_torch_for_rmt_alone(digits, tmp_path, monkeypatch):
   """Logits of such a file: `segmenters_test`."""
-  monkeypatch.setattr(export, 'model_logits', _flat)
+  monkeypatch.setattr(export, 'model_outputs', _flat)
   with pytest.raises(UserError, match='Only RMT has names'):
     _export(digits, 'torch', tmp_path / 'digits')
   assert not list(tmp_path.iterdir())
@@ -182,7 +182,7 @@ def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
   form = ('model.safetensors', wrong, 0.0)
   monkeypatch.setitem(export._FORMATS, 'safetensors', form)
   monkeypatch.setattr(
-      export, 'model_logits', lambda loaded: np.float32([1.0, 0.0])
+      export, 'model_outputs', lambda loaded: np.float32([1.0, 0.0])
   )
   with pytest.raises(UserError, match=r'differ by (1e-06|nan) .*not kept'):
     _export(digits, 'safetensors', tmp_path / 'out')
@@ -192,7 +192,7 @@ def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
 
 def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
   """Each file would be loaded with the card of the last."""
-  monkeypatch.setattr(export, 'model_logits', _flat)
+  monkeypatch.setattr(export, 'model_outputs', _flat)
   _export(digits, 'safetensors', tmp_path)
   card = dataclasses.replace(digits.card, mean=(0.5,) * 3)
   other = dataclasses.replace(digits, card=card)
@@ -200,6 +200,8 @@ def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
   _export(other, 'safetensors', tmp_path)
   assert load.read_card(tmp_path).mean == (0.5,) * 3
   (tmp_path / 'model.onnx').touch()
+  config = tmp_path / 'config.json'  # that of an older package
+  config.write_text(config.read_text().replace(gswinrmt_jax.__version__, '0'))
   _export(other, 'safetensors', tmp_path)
   with pytest.raises(UserError, match=r'model\.onnx is of other weights'):
     _export(digits, 'safetensors', tmp_path)
@@ -207,7 +209,7 @@ def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
 
 
 def test_the_card_of_a_file_is_in_the_file(digits, tmp_path, monkeypatch):
-  monkeypatch.setattr(export, 'model_logits', _flat)
+  monkeypatch.setattr(export, 'model_outputs', _flat)
   path, _ = _export(digits, 'safetensors', tmp_path / 'out')
   (path.parent / 'config.json').write_text('{}')  # of something else
   assert load.read_card(path) == load.load(path).card

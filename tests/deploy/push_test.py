@@ -112,7 +112,9 @@ def _found(monkeypatch):
   monkeypatch.setenv('HF_TOKEN', 'hf_secret')
   monkeypatch.setenv('NO_PROXY', '127.0.0.1')
   # export_test.py compares logits; they need not be computed here.
-  monkeypatch.setattr(export, 'model_logits', lambda weights: np.zeros((2, 10)))
+  monkeypatch.setattr(
+      export, 'model_outputs', lambda weights: np.zeros((2, 10))
+  )
   yield server.found
   server.shutdown()
   server.server_close()

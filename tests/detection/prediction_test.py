@@ -314,7 +314,7 @@ def test_a_program_with_suppression(head, tmp_path, monkeypatch):
   assert batches == {'b'}
   if head == 'mask':  # Another number of images is another compilation.
     pixels = export.sample_pixels(weights)
-    want = export.model_logits(weights)
+    want = export.model_outputs(weights)
     got = jax.device_get(read.call(pixels[[1, 0, 1]]))
     assert got.keys() == outputs.keys()
     for name, array in got.items():

@@ -289,7 +289,7 @@ def test_an_exported_segmenter_is_converted_to_itself(
 ):
   """Bit for bit, under mmsegmentation's names, with and without its card."""
   if head == 'uper':  # Arrays and card, compared below, determine the logits.
-    monkeypatch.setattr(export, 'model_logits', lambda weights: np.zeros(1))
+    monkeypatch.setattr(export, 'model_outputs', lambda weights: np.zeros(1))
   source = load.load(folders[0][head])
   # With class names, and small images because the export computes logits.
   names = tuple(f'class {i}' for i in range(source.card.num_classes))
