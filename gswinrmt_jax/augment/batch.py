@@ -1,6 +1,6 @@
 """Augments training batches and normalises images."""
 
-import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,43 +16,6 @@ from jaxtyping import (
 )
 
 from gswinrmt_jax.augment import image_ops, mix, rand_augment, random_erasing
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Augment:
-  """Settings of `augment`; hashable, so that they can be static under `jit`.
-
-  Fields shared with `config.augment` are described and validated in
-  `recipes.FIELDS`, as is `label_smoothing`. `mean` and `std` are as in
-  `normalize`.
-  """
-
-  crop_padding: int
-  flip: bool
-  rand_augment_set: str
-  rand_augment_ops: int
-  rand_augment_magnitude: float
-  rand_augment_std: float
-  rand_augment_prob: float
-  erase_prob: float
-  erase_area: tuple[float, float]
-  erase_aspect: tuple[float, float]
-  erase_fill: str
-  mixup_alpha: float
-  cutmix_alpha: float
-  mix_prob: float
-  label_smoothing: float
-  num_classes: int
-  mean: tuple[float, float, float]
-  std: tuple[float, float, float]
-
-
-# The fields of `config.augment` that `Augment` takes.
-SETTINGS = tuple(
-    field.name
-    for field in dataclasses.fields(Augment)
-    if field.name not in ('label_smoothing', 'num_classes', 'mean', 'std')
-)
 
 
 def normalize(
@@ -73,8 +36,12 @@ def augment(
     key: PRNGKeyArray,
     image: UInt8[Array, 'b h w 3'],
     label: Integer[Array, ' b'],
-    settings: Augment,
+    config: Any,
     *,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+    num_classes: int,
+    smoothing: float,
     mixing: bool | Bool[Array, ''] = True,
 ) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
   """Augments a training batch as in the paper's Table 2.
@@ -85,28 +52,34 @@ def augment(
   those of the mixing, which the whole batch shares. The key is the only source
   of randomness: the same key gives the same batch.
 
+  `config` is the section `config.augment`, whose fields `recipes.FIELDS` has;
+  `smoothing` is `config.label_smoothing`.
+
   Returns:
     Normalised images, and smoothed targets that sum to 1.
   """
-  image, _, mix_key = augment_images(key, image, settings)
+  image, _, mix_key = augment_images(key, image, config, mean=mean, std=std)
   target = mix.smooth_targets(
-      label,
-      num_classes=settings.num_classes,
-      smoothing=settings.label_smoothing,
+      label, num_classes=num_classes, smoothing=smoothing
   )
   return mix.mix(
       mix_key,
       image,
       target,
-      mixup_alpha=settings.mixup_alpha,
-      cutmix_alpha=settings.cutmix_alpha,
-      prob=settings.mix_prob,
+      mixup_alpha=config.mixup_alpha,
+      cutmix_alpha=config.cutmix_alpha,
+      prob=config.mix_prob,
       allowed=mixing,
   )
 
 
 def augment_images(
-    key: PRNGKeyArray, image: UInt8[Array, 'b h w 3'], settings: Augment
+    key: PRNGKeyArray,
+    image: UInt8[Array, 'b h w 3'],
+    config: Any,
+    *,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
 ) -> tuple[Float32[Array, 'b h w 3'], Bool[Array, ' b'], PRNGKeyArray]:
   """Augments images, each by itself: all of `augment` but the mixing.
 
@@ -115,27 +88,27 @@ def augment_images(
   """
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
   image, flipped = crop_and_flip(
-      crop_key, image, padding=settings.crop_padding, flip=settings.flip
+      crop_key, image, padding=config.crop_padding, flip=config.flip
   )
-  red, green, blue = (min(255, round(255 * mean)) for mean in settings.mean)
+  red, green, blue = (min(255, round(255 * level)) for level in mean)
   image = rand_augment.rand_augment(
       rand_key,
       image,
-      op_set=settings.rand_augment_set,
-      ops=settings.rand_augment_ops,
-      magnitude=settings.rand_augment_magnitude,
-      std=settings.rand_augment_std,
-      prob=settings.rand_augment_prob,
+      op_set=config.rand_augment_set,
+      ops=config.rand_augment_ops,
+      magnitude=config.rand_augment_magnitude,
+      std=config.rand_augment_std,
+      prob=config.rand_augment_prob,
       fill=(red, green, blue),
   )
-  image = normalize(image, settings.mean, settings.std)
+  image = normalize(image, mean, std)
   image = random_erasing.random_erase(
       erase_key,
       image,
-      prob=settings.erase_prob,
-      area=settings.erase_area,
-      aspect=settings.erase_aspect,
-      fill=settings.erase_fill,
+      prob=config.erase_prob,
+      area=config.erase_area,
+      aspect=config.erase_aspect,
+      fill=config.erase_fill,
   )
   return image, flipped, mix_key
 

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.checkpoints import checksums, retention
+from gswinrmt_jax.checkpoints import checksums, preservation
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import interruption, RunError, UserError
 
@@ -209,7 +209,7 @@ class Checkpointer:
       with processes.fail_together():
         accuracies, damaged = self._accuracies()
       self._tell(damaged)
-      steps = retention.best_first(accuracies)
+      steps = preservation.best_first(accuracies)
       return self._restore_first(steps, target, damaged)
 
     return _until_none_is_removed(restore)
@@ -283,7 +283,7 @@ class Checkpointer:
     that was just saved is good nevertheless; the next save tries again.
     """
     failed = files.remove_leftovers(self.directory)
-    for step in retention.superseded(accuracies):
+    for step in preservation.superseded(accuracies):
       try:
         files.remove(self._folder(step))
       except OSError as error:

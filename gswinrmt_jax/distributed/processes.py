@@ -1,7 +1,7 @@
 """Several processes that train one model together, on one host or on many.
 
 All of them run the same program. Each reads its own part of every batch. Only
-process 0 writes logs and plots; all take part in checkpoints. They decide
+process 0 writes logs, plots and checkpoints; all restore them. They decide
 together when to end: if one left alone, the others would wait for it in the
 next collective operation.
 """
@@ -43,24 +43,16 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
   Raises:
     UserError: If only some are given, or the others cannot be reached.
   """
-  given = {'coordinator': coordinator, 'processes': count, 'process': index}
-  missing = [f'--{name}' for name, value in given.items() if not value]
-  if len(missing) == len(given):
+  if not (coordinator or count or index):
     if not _launched():
       return
     who = {}
-  elif missing:
-    verb = 'is' if len(missing) == 1 else 'are'
-    raise UserError(
-        f'{" and ".join(missing)} {verb} missing: --coordinator, --processes '
-        'and --process go together'
-    )
   else:
     host, _, port = coordinator.rpartition(':')
     if not (host and all(map(str.isdecimal, (port, count, index)))):
       raise UserError(
           f'--coordinator={coordinator} --processes={count} --process={index}: '
-          'must be HOST:PORT and two numbers from 0'
+          'must be HOST:PORT and two numbers from 0, all three together'
       )
     who = {
         'coordinator_address': coordinator,

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -12,16 +12,6 @@ import numpy as np
 from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.evals import classification, detection, segmentation
-
-
-class Collector(Protocol):
-  """What evaluation keeps of the batches, on the host."""
-
-  def add(self, outputs: Mapping[str, np.ndarray]) -> None:
-    """Adds the outputs of a batch."""
-
-  def scores(self) -> dict[str, Any]:
-    """Returns the scores of all batches."""
 
 
 class Sums:
@@ -68,13 +58,14 @@ class Task(NamedTuple):
   Attributes:
     outputs: `(apply, image, batch) -> outputs`, on the devices; `apply` is the
       model's, bound to everything but the image.
-    collector: `(records, number of classes) -> Collector`.
+    collector: `(records, number of classes) -> collector`, which has `add` and
+      `scores` like `Sums`.
     table: `(report, class names) -> text`.
     broken: What `not_finite` counts, for messages.
   """
 
   outputs: Callable[..., dict[str, jax.Array]]
-  collector: Callable[[Any, int], Collector]
+  collector: Callable[[Any, int], Sums | detection.Collector]
   table: Callable[[Mapping[str, Any], Sequence[str]], str]
   broken: str
 

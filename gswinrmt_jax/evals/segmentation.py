@@ -13,7 +13,6 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.data import pictures
-from gswinrmt_jax.errors import UserError
 
 
 def batch_sums(
@@ -72,17 +71,11 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   as labelled, and as no prediction.
 
   Args:
-    sums: Sums of `batch_sums` over a whole data set.
-
-  Raises:
-    UserError: If no pixel has a class.
+    sums: Sums of `batch_sums` over a whole data set in which a pixel has a
+      class.
   """
   confusion = np.asarray(sums['confusion'], np.float64)
   right, labelled = np.diag(confusion), confusion.sum(1) + sums['not_finite']
-  if not labelled.any():
-    raise UserError(
-        'no pixel of the evaluated images has a class: choose another split'
-    )
   union = labelled + confusion.sum(0) - right
   # Where a class has no pixels, they are masked, and None as a list.
   iou, accuracy = np.ma.divide(right, union), np.ma.divide(right, labelled)

@@ -27,10 +27,6 @@ _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
 _DIGITS = 8
 
 
-class NotFiniteError(RunError):
-  """A loss or gradient was not finite."""
-
-
 class Clock:
   """Measures intervals of steps, and the time since the first step."""
 
@@ -128,9 +124,8 @@ class MetricsLog:
     """Waits for the steps up to `step`; writes their means.
 
     Raises:
-      NotFiniteError: If a loss or gradient is not finite, unless such steps are
-        allowed; names the step.
-      RunError: If the log cannot be written.
+      RunError: If a loss or gradient is not finite, unless such steps are
+        allowed, or the log cannot be written.
     """
     steps = jax.device_get(self._metrics)
     self._metrics = []
@@ -250,13 +245,17 @@ def interval_means(steps: list[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def check_finite(steps: list[Mapping[str, Any]], last: int) -> None:
-  """Raises `NotFiniteError` if one of the steps up to `last` is not finite."""
+  """Raises `RunError` if one of the steps up to `last` is not finite."""
   first = last - len(steps) + 1
   for step, metrics in enumerate(steps, first):
     if not metrics['finite']:
-      raise NotFiniteError(
-          f'loss or gradient not finite at step {step:,} '
-          f'(seen when reading steps {first} to {last})'
+      raise RunError(
+          f'loss or gradient not finite at step {step:,} (seen when reading '
+          f'steps {first} to {last}); the same command resumes from the last '
+          'checkpoint, if there is one; add --config.nan_policy=skip to skip '
+          'single steps that are not finite; if there are many, start another '
+          '--workdir with a lower config.optimizer.learning_rate or '
+          'config.dtype=float32'
       )
 
 

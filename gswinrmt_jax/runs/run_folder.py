@@ -8,7 +8,7 @@ checkpoints/STEP/    (`checkpoints.checkpointer`)
 damaged_checkpoints/ checkpoints that failed their checksums
 curves.png           loss and accuracy by epoch (`plots`)
 augmented_batch.png  images before and after augmentation (`plots`)
-tensorboard/         the same metrics as events (`metrics_log`)
+tensorboard/         the same metrics as events (`writers`)
 profile/             the trace of `config.profile_steps` (`train.profiler`)
 summary.json         written at the end (`summary`)
 """

@@ -188,19 +188,19 @@ def augmentation_and_loss(
     return _of_segmenters(
         config.segmenter, info, distort=config.augment.photometric
     )
-  settings = augment_lib.Augment(
-      **{name: config.augment[name] for name in augment_lib.SETTINGS},
-      mean=info.mean,
-      std=info.std,
-      num_classes=len(info.class_names),
-      label_smoothing=config.label_smoothing,
-  )
   if not config.token_label_weight:
 
     def augmentation(key, batch, step):
-      mixing = step < schedule.mixed_steps
       return augment_lib.augment(
-          key, batch['image'], batch['label'], settings, mixing=mixing
+          key,
+          batch['image'],
+          batch['label'],
+          config.augment,
+          mean=info.mean,
+          std=info.std,
+          num_classes=len(info.class_names),
+          smoothing=config.label_smoothing,
+          mixing=step < schedule.mixed_steps,
       )
 
     return augmentation, class_loss
@@ -208,7 +208,7 @@ def augmentation_and_loss(
   stride = model.arch.stride
   token_labels.extents(info.image_size, stride)  # a check
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)
-  return functools.partial(_augment_with_maps, settings, stride), loss
+  return functools.partial(_augment_with_maps, config, info, stride), loss
 
 
 def _of_segmenters(segmenter, info, distort):
@@ -246,12 +246,16 @@ def _normalize_with_truth(info, key, batch, step):
   return padding.fill(image, extents), {'extents': extents, 'truth': truth}
 
 
-def _augment_with_maps(settings, stride, key, batch, step):
+def _augment_with_maps(config, info, stride, key, batch, step):
   """Returns augmented images, and targets of images and of their tokens."""
   del step
-  image, flipped, _ = augment_lib.augment_images(key, batch['image'], settings)
+  image, flipped, _ = augment_lib.augment_images(
+      key, batch['image'], config.augment, mean=info.mean, std=info.std
+  )
   whole = token_labels.spread(
-      batch['map_index'], batch['map_score'], num_classes=settings.num_classes
+      batch['map_index'],
+      batch['map_score'],
+      num_classes=len(info.class_names),
   )
   # Without boxes, the images are whole.
   uncut = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (len(image), 1))
@@ -260,5 +264,5 @@ def _augment_with_maps(settings, stride, key, batch, step):
       batch.get('box', uncut),
       flipped,
       extents=token_labels.extents(image.shape[1:3], stride),
-      smoothing=settings.label_smoothing,
+      smoothing=config.label_smoothing,
   )

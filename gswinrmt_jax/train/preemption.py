@@ -24,13 +24,10 @@ class Preemption:
 
   Attributes:
     received: Number of the signal received, or None.
-    saved: Step of the last checkpoint, for the message; 0 if there is none,
-      None if that is not known.
   """
 
   def __init__(self):
     self.received: int | None = None
-    self.saved: int | None = None
     self._deferred = False
     self._before = {}
 
@@ -65,15 +62,9 @@ class Preemption:
     the garbage collector, so `received` is checked again where a run can end.
     """
     if self.received:
-      if self.saved:
-        how = f'resumes from the checkpoint of step {self.saved:,}'
-      elif self.saved is None:
-        how = 'resumes from the last checkpoint, if there is one'
-      else:
-        how = 'starts again: no step was saved yet'
       raise Stopped(
           f'stopped by {signal.Signals(self.received).name}; the same command '
-          f'{how}',
+          'resumes from the last checkpoint, if there is one',
           self.received,
       )
 

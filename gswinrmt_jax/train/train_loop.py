@@ -13,10 +13,10 @@ import ml_collections
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.distributed import compilation, processes
-from gswinrmt_jax.errors import run_has_begun, RunError, Stopped, UserError
+from gswinrmt_jax.errors import run_has_begun, Stopped, UserError
 from gswinrmt_jax.runs import plots
 from gswinrmt_jax.runs import summary as summary_lib
-from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
+from gswinrmt_jax.runs.metrics_log import MetricsLog
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import profiler
@@ -55,7 +55,6 @@ def train(
       return summary
     restored = run.checkpoints.restore_latest(run.trainer.target)
     start = restored.step if restored else 0
-    preemption.saved = start
     stack.enter_context(run_has_begun())  # Errors are `RunError` from here.
     log = stack.enter_context(contextlib.closing(run.start_log(start)))
     batches = stack.enter_context(
@@ -69,7 +68,6 @@ def train(
         with profile.step(step):
           state, metrics = train_step(state, batch, run.trainer.key)
           log.add(metrics)  # stays on the devices
-        stop = preemption.requested(agree=schedule.logs_at(step))
         if schedule.logs_at(step):
           log.write_interval(step)  # waits for the devices
           run.checkpoints.check()
@@ -79,16 +77,14 @@ def train(
           log.write_epoch(step, scores)
           if processes.is_first():
             curves.update(log.entries)
-          stop = stop or preemption.requested(agree=True)
         if scores or schedule.saves_at(step):
           run.save(state, step, scores)  # asynchronous
-          preemption.saved = step
+        stop = preemption.requested(agree=schedule.logs_at(step))
         if stop:
           break
       # The batches end early if the signal has also killed the data workers.
       if stop or step < schedule.stop_step:
         _end_early(run, log, state, step, stop or preemption.received)
-    preemption.saved = step
     preemption.check()  # A signal may have come after the last step.
     summary = _summarize(run, log, state)
     terminal.say(summary_lib.table(summary))
@@ -150,7 +146,6 @@ def _loop_context(
     stack.callback(profile.close)
     curves = plots.Curves(run.folder, run.terminal)
     stack.callback(curves.wait)
-    stack.enter_context(_with_advice(run))
     stack.enter_context(preemption.defer())
     # An implicit transfer between host and device is an error.
     stack.enter_context(jax.transfer_guard('disallow'))
@@ -180,28 +175,6 @@ def _end_early(run, log, state, step, number):
       'checkpoint of that step; the same command resumes from there',
       number,
   )
-
-
-@contextlib.contextmanager
-def _with_advice(run):
-  """Adds to a `NotFiniteError` how the run can be continued."""
-  try:
-    yield
-  except NotFiniteError as error:
-    run.checkpoints.wait()
-    steps = run.checkpoints.steps()
-    if steps:
-      last = (
-          f'the same command resumes from the checkpoint of step {steps[-1]:,} '
-          f'in {run.folder}'
-      )
-    else:
-      last = f'there is no checkpoint in {run.folder} yet'
-    raise RunError(
-        f'{error}; {last}; add --config.nan_policy=skip to skip single steps '
-        'that are not finite; if there are many, start another --workdir with '
-        'a lower config.optimizer.learning_rate or config.dtype=float32'
-    ) from error
 
 
 def _summarize(

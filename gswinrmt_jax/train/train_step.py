@@ -115,9 +115,7 @@ def make_train_step(
           )
       )
     if skip_nonfinite:
-      new_state = jax.tree.map(
-          lambda new, old: jnp.where(finite, new, old), new_state, state
-      )
+      new_state = optax.tree.where(finite, new_state, state)
     metrics = {
         'loss': value,
         **metrics,

@@ -1,9 +1,10 @@
 """Tests the whole augmentation against its stages, applied one by one."""
 
-import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+from ml_collections import FrozenConfigDict
 import numpy as np
 import pytest
 
@@ -11,36 +12,39 @@ from gswinrmt_jax.augment import batch, mix, rand_augment, random_erasing
 
 B, H, W, K = 7, 9, 14, 4  # odd and not square
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
-ON = batch.Augment(
-    crop_padding=4,
-    flip=True,
-    rand_augment_set='timm',
-    rand_augment_ops=2,
-    rand_augment_magnitude=9.0,
-    rand_augment_std=0.5,
-    rand_augment_prob=0.5,
-    erase_prob=0.25,
-    erase_area=(0.02, 1 / 3),
-    erase_aspect=(0.3, 1 / 0.3),
-    erase_fill='noise',
-    mixup_alpha=0.8,
-    cutmix_alpha=1.0,
-    mix_prob=1.0,
-    label_smoothing=0.1,
-    num_classes=K,
-    mean=MEAN,
-    std=STD,
+ON = FrozenConfigDict(
+    {
+        'crop_padding': 4,
+        'flip': True,
+        'rand_augment_set': 'timm',
+        'rand_augment_ops': 2,
+        'rand_augment_magnitude': 9.0,
+        'rand_augment_std': 0.5,
+        'rand_augment_prob': 0.5,
+        'erase_prob': 0.25,
+        'erase_area': (0.02, 1 / 3),
+        'erase_aspect': (0.3, 1 / 0.3),
+        'erase_fill': 'noise',
+        'mixup_alpha': 0.8,
+        'cutmix_alpha': 1.0,
+        'mix_prob': 1.0,
+    }
 )
-OFF = dataclasses.replace(
-    ON,
-    crop_padding=0,
-    flip=False,
-    rand_augment_ops=0,
-    erase_prob=0.0,
-    mixup_alpha=0.0,
-    cutmix_alpha=0.0,
+OFF = FrozenConfigDict(
+    {
+        **ON,
+        'crop_padding': 0,
+        'flip': False,
+        'rand_augment_ops': 0,
+        'erase_prob': 0.0,
+        'mixup_alpha': 0.0,
+        'cutmix_alpha': 0.0,
+    }
 )
-_augment = jax.jit(batch.augment, static_argnames='settings')
+_DATA = {'mean': MEAN, 'std': STD, 'num_classes': K, 'smoothing': 0.1}
+_augment = jax.jit(
+    functools.partial(batch.augment, **_DATA), static_argnames='config'
+)
 
 
 def _batch():
@@ -59,14 +63,12 @@ def test_normalize_is_float64s():
 
 def test_all_off_is_normalize_and_smoothed_targets():
   image, label = _batch()
-  never = dataclasses.replace(
-      OFF, mixup_alpha=0.8, cutmix_alpha=1.0, mix_prob=0.0
-  )
+  never = FrozenConfigDict({**OFF, 'mixup_alpha': 0.8, 'mix_prob': 0.0})
   expected = jax.jit(lambda image: batch.normalize(image, MEAN, STD))(image)
   hot = np.eye(K)[label]
-  for settings in (OFF, never):
+  for config in (OFF, never):
     pixels, target = _augment(
-        jax.random.key(0), image, label, settings=settings, mixing=True
+        jax.random.key(0), image, label, config=config, mixing=True
     )
     np.testing.assert_array_equal(pixels, expected)
     np.testing.assert_allclose(target, hot * 0.9 + 0.1 / K, rtol=1e-6)
@@ -77,7 +79,7 @@ def test_the_key_decides():
 
   def run(seed):
     key = jax.random.key(seed)
-    return _augment(key, image, label, settings=ON, mixing=True)
+    return _augment(key, image, label, config=ON, mixing=True)
 
   (pixels, target), (again, _), (other, _) = run(0), run(0), run(1)
   assert pixels.shape == image.shape and pixels.dtype == jnp.float32
@@ -92,7 +94,7 @@ def test_float32_and_int32_also_under_x64():
   """Traces only; the dtypes of every function on the way are checked."""
   with jax.enable_x64(True):
     pixels, target = jax.eval_shape(
-        lambda key, *args: batch.augment(key, *args, ON),
+        lambda key, *args: batch.augment(key, *args, ON, **_DATA),
         jax.random.key(0),
         *_batch(),
     )
@@ -115,7 +117,7 @@ OTHERS = {
 def test_the_chain_is_its_stages_in_order(changes):
   """Every setting reaches its stage; the mixing alone may be left out."""
   image, label = _batch()
-  settings = dataclasses.replace(ON, **changes)
+  config = FrozenConfigDict({**ON, **changes})
 
   @jax.jit
   def by_hand(key, image, label):
@@ -124,20 +126,20 @@ def test_the_chain_is_its_stages_in_order(changes):
     x = rand_augment.rand_augment(
         rand_key,
         x,
-        op_set=settings.rand_augment_set,
+        op_set=config.rand_augment_set,
         ops=2,
         magnitude=9.0,
-        std=settings.rand_augment_std,
-        prob=settings.rand_augment_prob,
+        std=config.rand_augment_std,
+        prob=config.rand_augment_prob,
         fill=(128, 102, 76),  # MEAN in grey levels
     )
     x = random_erasing.random_erase(
         erase_key,
         batch.normalize(x, MEAN, STD),
-        prob=settings.erase_prob,
-        area=settings.erase_area,
-        aspect=settings.erase_aspect,
-        fill=settings.erase_fill,
+        prob=config.erase_prob,
+        area=config.erase_area,
+        aspect=config.erase_aspect,
+        fill=config.erase_fill,
     )
     target = mix.smooth_targets(label, num_classes=K, smoothing=0.1)
     mixed = mix.mix(mix_key, x, target, mixup_alpha=0.8, cutmix_alpha=1.0)
@@ -147,7 +149,7 @@ def test_the_chain_is_its_stages_in_order(changes):
     plain, mixed = by_hand(key, image, label)
     assert (plain[1] != mixed[1]).any()
     for mixing, expected in ((False, plain), (True, mixed)):
-      found = _augment(key, image, label, settings=settings, mixing=mixing)
+      found = _augment(key, image, label, config=config, mixing=mixing)
       for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 

@@ -1,13 +1,12 @@
 """Tests the augmentation fields of recipes, and the readings of Table 2."""
 
 import ast
-import dataclasses
 import re
 
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.augment import batch, rand_augment
+from gswinrmt_jax.augment import rand_augment
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
@@ -165,14 +164,6 @@ def test_recipes_for_small_images_cost_what_they_say(name):
     assert f'{operations / 1e15:.1f} PFLOP' in line
 
 
-def test_fields_are_those_of_the_augmentation():
-  fields = {field.name for field in dataclasses.fields(batch.Augment)}
-  others = {'label_smoothing', 'num_classes', 'mean', 'std'}
-  config = recipes.cifar10('rmt_compact')
-  assert fields - others == set(batch.SETTINGS)
-  of_dense_models = {'resize', 'max_class_share', 'photometric'}
-  of_dense_models |= {'flip_vertical', 'multi_scale'}
-  elsewhere = {'mix_off_epochs'} | of_dense_models
-  assert set(config.augment) - elsewhere == set(batch.SETTINGS)
+def test_recipes_may_name_every_set_of_operations():
   sets = recipes.FIELDS['augment.rand_augment_set'].choices
   assert set(sets) == set(rand_augment.SETS)

@@ -23,8 +23,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import (
     checkpointer,
     checksums,
+    preservation,
     raw_and_ema,
-    retention,
 )
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
@@ -128,7 +128,7 @@ def _flip(path, position=None):
     ],
 )
 def test_the_best_and_the_two_latest_of_each_kind_are_kept(accuracies, gone):
-  assert retention.superseded(accuracies) == gone
+  assert preservation.superseded(accuracies) == gone
 
 
 def test_the_best_and_the_latest_are_known_to_the_next_process(tmp_path):
@@ -779,4 +779,5 @@ def test_names_of_raw_weights_and_average():
 
 
 def test_of_equal_accuracies_the_latest_is_best():
-  assert retention.best_first({1: -1, 2: 0.0, 3: None, 4: -1}) == [2, 4, 1, 3]
+  accuracies = {1: -1, 2: 0.0, 3: None, 4: -1}
+  assert preservation.best_first(accuracies) == [2, 4, 1, 3]

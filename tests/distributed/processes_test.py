@@ -72,8 +72,8 @@ def test_one_that_fails_alone_takes_the_other_along(tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (('host:1', '2', ''), '--process is missing: --coordinator, --proc'),
-        (('', '2', ''), '--coordinator and --process are missing: '),
+        (('host:1', '2', ''), '--process=: must be HOST:PORT and two'),
+        (('', '2', ''), '--coordinator= --processes=2 --process=: '),
         (
             ('host', '2', '0'),
             '=host --processes=2 --process=0: must be HOST:PORT and two',

@@ -182,13 +182,6 @@ def test_a_mean_over_some_of_the_classes_says_so():
   assert 'is over' not in segmentation.table(report, ['a', 'b'])
 
 
-def test_a_split_without_any_class_has_no_scores():
-  sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
-  sums['not_finite'] = np.zeros(3, np.int32)
-  with pytest.raises(UserError, match='no pixel of the evaluated images has'):
-    segmentation.scores(sums)
-
-
 def _variables(shape=(6, 7, 3)):
   init = jax.jit(functools.partial(tiny.Tiny().init, train=False))
   return init(jax.random.key(0), jnp.zeros((1, *shape)))

@@ -36,26 +36,11 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
   assert said.count('\n') == 2 and signal.Signals(number).name in said
 
 
-@pytest.mark.parametrize(
-    ('saved', 'said'),
-    [
-        (None, 'resumes from the last checkpoint, if there is one'),
-        (0, 'starts again: no step was saved yet'),
-        (1250, 'resumes from the checkpoint of step 1,250'),
-    ],
-)
-def test_it_promises_no_checkpoint_that_does_not_exist(saved, said):
-  """As during the first compilation."""
-  preempted = preemption.Preemption()
-  preempted.saved, preempted.received = saved, signal.SIGTERM
-  with pytest.raises(Stopped, match=f'by SIGTERM; the same command {said}'):
-    preempted.check()
-
-
 def test_where_no_step_is_under_way_it_ends_at_once():
   preempted = preemption.Preemption()
   before = signal.getsignal(signal.SIGTERM)
-  with pytest.raises(Stopped, match='stopped by SIGTERM') as stopped:
+  said = 'stopped by SIGTERM; the same command resumes from the last checkp'
+  with pytest.raises(Stopped, match=said) as stopped:
     with preempted:
       os.kill(os.getpid(), signal.SIGTERM)
   assert stopped.value.signal == signal.SIGTERM
