@@ -8,7 +8,7 @@ import tiny_runs
 
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, detection, segmentation
 from gswinrmt_jax.data.prepare import cifar10
 
 # Fields of their recipes. Of ten training images, epochs end at steps 2, 5, 7.
@@ -47,6 +47,14 @@ _EVERY = {'checkpoint_every_steps': 3}
 
 def install_data(monkeypatch, info, splits):
   """Replaces all data but CIFAR-10's by one set, given its splits' records."""
+  tasks = {'segmentation': segmentation, 'detection': detection}
+
+  def load(_, split, *where, image_size, crop, workers=0, **how):
+    del where, how
+    decoded = tasks[info.task].Decoded
+    return decoded(splits[split], image_size, crop, workers)
+
+  monkeypatch.setattr(datasets, 'load', load)
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
   monkeypatch.setattr(cifar10, 'prepare_if_missing', lambda *_: None)
   monkeypatch.setattr(datasets, 'describe', lambda *_: [])

@@ -11,7 +11,7 @@ import PIL.Image
 import tiny_dense
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, segmentation, sources
+from gswinrmt_jax.data import datasets, sources
 from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.ops import padding
 
@@ -68,15 +68,8 @@ SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
 def install(monkeypatch):
   """Replaces the real segmenter and images by tiny ones."""
   tiny_dense.install_data(monkeypatch, INFO, SPLITS)
-  monkeypatch.setattr(datasets, 'load_dense', _load)
   monkeypatch.setattr(recipes, 'make_model', lambda *args, **how: Segmenter())
   monkeypatch.setattr(create, 'create', lambda *args, **how: Segmenter())
-
-
-def _load(
-    task, name, split, data_dir, *, image_size=None, training=None, workers=0
-):
-  return segmentation.Decoded(SPLITS[split], image_size, training, workers)
 
 
 def recipe(**changes):

@@ -230,13 +230,12 @@ def _read(root, times):
   found = find(root)
   held_out = 'a tenth of each class, held out at random (seed 0)'
   if UNDIVIDED in found.splits:
-    collections.divide(found, {'val': None, 'test': None}, None, options=False)
+    collections.divide(found, {'val': None, 'test': None}, None)
     found.notes.append(f'val and test are each {held_out}')
   elif 'val' not in found.splits:
     tested = {k: v for k, v in found.splits.items() if k == 'test'}
     found.splits = {UNDIVIDED: found.splits['train']}
-    shares = {'val': None, 'test': 0}
-    collections.divide(found, shares, None, options=False)
+    collections.divide(found, {'val': None, 'test': 0}, None)
     found.splits |= tested
     found.notes.append(f'val is {held_out}')
   collections.check(found)

@@ -168,8 +168,6 @@ def divide(
     collection: Collection,
     shares: Mapping[str, float | None],
     seed: int | None,
-    *,
-    options: bool = True,
 ) -> Collection:
   """Divides the `UNDIVIDED` images of a collection at random, by class.
 
@@ -183,15 +181,13 @@ def divide(
     collection: Modified and returned; unchanged if it already has splits.
     shares: Shares of val and test; 0 omits the split, None means a tenth.
     seed: Seed of the order; None means 0.
-    options: Whether the shares come from --val and --test, so that messages may
-      name these options.
 
   Raises:
-    UserError: If an option is given although there are splits already, if the
-      shares leave nothing for train, or if val or test would get no image.
+    UserError: If a share or seed is given although there are splits already, if
+      the shares leave nothing for train, or if val or test would get no image.
   """
   if UNDIVIDED not in collection.splits:
-    for name, value in {**(shares if options else {}), 'seed': seed}.items():
+    for name, value in {**shares, 'seed': seed}.items():
       if value is not None:
         raise UserError(
             f'{collection.root} has its own train/, so --{name} has no effect'
@@ -227,18 +223,16 @@ def divide(
     if start >= len(images):
       raise UserError(
           f'{name} has {len(images)} images, of which none is left '
-          f'for train: add some{", or lower --val and --test" * options}'
+          'for train: add some, or lower the shares of val and test'
       )
     splits['train'] += images[start:]
   for split in wanted:
     if not splits[split]:
-      advice = ', or divide them yourself, into train/, val/ and test/'
-      if options:
-        advice = f', or raise --{split}, or set it to 0'
       whole = 'every class' if collection.labels.by_class else 'the images'
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
-          f'is less than half an image: add some{advice}'
+          'is less than half an image: add some, raise its share, or divide '
+          'them yourself, into train/, val/ and test/'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import json
 import math
 import pathlib
+import shlex
 from typing import Any, NamedTuple
 
 from gswinrmt_jax.data import (
     cifar10,
     class_folders,
-    collection,
     decoded_cache,
     detection,
     digits,
     imagenet,
-    pictures,
     prepared,
     records,
     segmentation,
@@ -239,30 +237,15 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
 
 
 def describe(name: str, data_dir: str = '') -> list[str]:
-  """Returns lines for the user: what is in class folders, and warnings.
+  """Returns lines for the user on what is in class folders, if they are that.
 
   Raises:
-    UserError: As in `info`.
+    UserError: As in `class_folders.read`.
   """
-  if name in _BUILT_IN:
+  folder = folder_of(name, data_dir)
+  if not folder:
     return []
-  opened, _ = _open(name, data_dir)
-  if isinstance(opened, pathlib.Path):
-    return [*class_folders.report(opened.name, class_folders.read(opened))]
-  path = pathlib.Path(opened.data_path) / 'report.json'
-  try:
-    splits = json.loads(path.read_text('utf-8'))['splits']
-    pixels = splits['train']['pixels_by_class']
-  except (OSError, ValueError, LookupError, TypeError):
-    return []  # not written by this package, or not for segmentation
-  names = info(name, data_dir).class_names
-  unseen = [n for n, count in zip(names, pixels, strict=True) if not count]
-  if not unseen:
-    return []
-  return [
-      f'warning: classes without pixels in train of {path.parent}: '
-      f'{collection.some(unseen)}'
-  ]
+  return [*class_folders.report(folder.name, class_folders.read(folder))]
 
 
 def load(
@@ -270,72 +253,48 @@ def load(
     split: str,
     data_dir: str = '',
     *,
+    task: str = 'classification',
     image_size: tuple[int, int] | None = None,
-    crop: float | pictures.RandomCrop = 0.0,
+    crop: Any = None,
     storage: str = 'memory',
     workers: int = 0,
 ) -> records.Arrays | records.Decoded:
-  """Returns a split of a data set, in its own order, as images of one size.
+  """Returns a split of a data set, in its own order.
 
   Args:
     name: As in `info`.
     split: Split or slice of TFDS, such as 'train[:45000]'; for digits only
       train, val or test.
     data_dir: As in `info`.
-    image_size: Height and width in pixels to resize images to; None keeps the
-      stored size, which must be the same for all.
-    crop: Side of the centre crop / side of the resized image, as in
-      `pictures.fit`; or a random crop, which needs the storage 'decode' and an
-      image size.
-    storage: 'memory' or 'disk', which decode once, or 'decode'. The images are
-      the same. 'disk' keeps digits in memory.
+    task: As in `Info`.
+    image_size: Height and width in pixels to resize images to. For segmentation
+      and detection, the maximum long side and the maximum short side: images
+      are resized to fit, keeping their aspect ratio. None keeps the stored
+      size, which for classification must be the same for all.
+    crop: For classification, side of the centre crop / side of the resized
+      image, as in `pictures.fit`, or a `pictures.RandomCrop`. For training on
+      the other tasks, a `segmentation.Crop` or `detection.Training`; None for
+      evaluation on whole images.
+    storage: 'memory' or 'disk', which decode once, or 'decode', which the other
+      tasks and random crops need. The images are the same. 'disk' keeps digits
+      in memory.
     workers: Decoding processes if storage is 'decode'; 0 for threads.
 
   Raises:
     UserError: If the name or split is unknown, or the data are missing, half
-      written, corrupt or for another task.
-  """
-  source = open_source(name, split, data_dir)
-  decoded = records.Decoded(source, image_size, crop, workers)
-  if storage == 'decode':
-    return decoded
-  if storage == 'disk' and not _is_packaged(name):
-    return decoded_cache.load(decoded)
-  return records.to_memory(decoded)
-
-
-def load_dense(
-    task: str,
-    name: str,
-    split: str,
-    data_dir: str = '',
-    *,
-    image_size: tuple[int, int] | None = None,
-    training: segmentation.Crop | detection.Training | None = None,
-    workers: int = 0,
-) -> segmentation.Decoded | detection.Decoded:
-  """Returns a split for segmentation or detection, in its own order.
-
-  Args:
-    task: 'segmentation' or 'detection'.
-    name: As in `info`.
-    split: As in `load`.
-    data_dir: As in `info`.
-    image_size: Maximum long side and maximum short side in pixels. Images are
-      resized to fit, keeping their aspect ratio; None keeps their size.
-    training: How to prepare records for training; None for evaluation on whole
-      images.
-    workers: Processes that decode training batches; 0 for threads.
-
-  Raises:
-    UserError: As in `load`, if the data are for another task or without masks;
-      for detection also if pycocotools is not installed.
+      written, corrupt, for another task or without masks; for detection also if
+      pycocotools is not installed.
   """
   if task == 'detection':
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
   source = open_source(name, split, data_dir, task)
-  return _TASKS[task].decoded(source, image_size, training, workers)
+  decoded = _TASKS[task].decoded(source, image_size, crop, workers)
+  if storage == 'decode' or task != 'classification':
+    return decoded
+  if storage == 'disk' and not _is_packaged(name):
+    return decoded_cache.load(decoded)
+  return records.to_memory(decoded)
 
 
 def open_source(
@@ -414,8 +373,11 @@ def _open(name, data_dir):
     return folder, 'classification'
   root = prepared.data_root(data_dir)
   if name in prepared.BY_NAME:
-    command = prepared.prepare_command(name, root)
-    raise UserError(f'{name} is not prepared in {root}; run `{command}`')
+    images = ' --images DIR' * (name != 'cifar10')
+    raise UserError(
+        f'{name} is not prepared in {root}; run `gswinrmt prepare {name}'
+        f'{images} --dir {shlex.quote(str(root))}`'
+    )
   own = prepared.names(data_dir)
   if pathlib.Path(name).name != name:
     said = 'is no folder' if pathlib.Path(name).exists() else 'does not exist'

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import re
-import shlex
 from typing import Any
 
 from gswinrmt_jax.errors import UserError
@@ -11,6 +10,7 @@ from gswinrmt_jax.errors import UserError
 # Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
 BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
 
+AGAIN = 'remove that directory and prepare the data set again'
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
 
@@ -78,7 +78,7 @@ def open_version(folder: pathlib.Path) -> Any | None:
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
   if missing:
     raise UserError(
-        f'{folder} is half written or damaged ({missing[0]}); {again(folder)}'
+        f'{folder} is half written or damaged ({missing[0]}); {AGAIN}'
     )
   if builder.info.file_format.value != 'array_record':
     raise UserError(
@@ -87,37 +87,6 @@ def open_version(folder: pathlib.Path) -> Any | None:
         '--config.data.dir or TFDS_DATA_DIR and prepare there'
     )
   return builder
-
-
-def again(folder: pathlib.Path) -> str:
-  """Returns what to do about a damaged data set."""
-  name = folder.parent.name
-  # Among custom data sets, those with one class for each image have none.
-  metadata = folder / 'metadata.json'
-  if name in BY_NAME or metadata.exists():
-    objects = metadata.exists() and b'masks' in metadata.read_bytes()
-    command = prepare_command(name, folder.parent.parent, objects=objects)
-    return f'remove that directory and run `{command}`'
-  return (
-      'remove that directory and train on your images where they are, with '
-      '--config.data.name=DIR'
-  )
-
-
-def prepare_command(
-    name: str, root: pathlib.Path, *, objects: bool = False
-) -> str:
-  """Returns the command that writes a data set below `root`."""
-  words = ['gswinrmt prepare', name]
-  if objects:
-    words = ['gswinrmt prepare detection', name, '--images DIR --boxes FILE']
-  elif name not in BY_NAME:
-    words = ['gswinrmt prepare segmentation', name, '--images DIR --labels DIR']
-  elif name != 'cifar10':
-    words.append('--images DIR')
-  if root != data_root(''):
-    words.append(f'--dir {shlex.quote(str(root))}')
-  return ' '.join(words)
 
 
 def _versions(folder):

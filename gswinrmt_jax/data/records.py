@@ -97,10 +97,10 @@ class Decoded:
       self,
       source: Source,
       size: tuple[int, int] | None = None,
-      crop: float | pictures.RandomCrop = 0.0,
+      crop: float | pictures.RandomCrop | None = None,
       workers: int = 0,
   ):
-    self.source, self.size, self.crop = source, size, crop
+    self.source, self.size, self.crop = source, size, crop or 0.0
     self.workers = workers
     first, _ = source[0]
     self.stored_pixels = first.height * first.width

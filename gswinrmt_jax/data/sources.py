@@ -199,7 +199,7 @@ class TfdsSource(Source):
     except (RuntimeError, ValueError, OSError) as error:
       reason = str(error).split('\n')[0]
       raise UserError(
-          f'{self.folder} is damaged ({reason}); {prepared.again(self.folder)}'
+          f'{self.folder} is damaged ({reason}); {prepared.AGAIN}'
       ) from error
 
   def _name(self, row, record):

@@ -143,17 +143,15 @@ def _split(weights, data, split, data_dir, say):
 
 def _open_records(weights, name, taken, data_dir, size):
   """Returns the records, resized to `size` or, with a dense head, within it."""
-  if weights.task == 'classification':
-    return datasets.load(
-        name,
-        taken,
-        data_dir,
-        image_size=size,
-        crop=weights.card.crop_at(size),
-        storage='decode',  # Each image is needed only once.
-    )
-  found = datasets.load_dense(
-      weights.task, name, taken, data_dir, image_size=size
+  classifies = weights.task == 'classification'
+  found = datasets.load(
+      name,
+      taken,
+      data_dir,
+      task=weights.task,
+      image_size=size,
+      crop=weights.card.crop_at(size) if classifies else None,
+      storage='decode',  # Each image is needed only once.
   )
   if weights.task == 'segmentation':
     if not segmentation.has_labels(found.source):

@@ -212,25 +212,19 @@ def load_eval(
 def _load(config, split, how):
   """Returns the records of a split; `how` is the crop or the training."""
   data, task = config.data, recipes.task(config)
-  if task != 'classification':
-    return datasets.load_dense(
-        task,
-        data.name,
-        split,
-        data.dir,
-        image_size=data.fit_within if all(data.fit_within) else None,
-        training=how,
-        workers=data.workers,
-    )
+  size = data.fit_within
+  if task == 'classification':
+    size = (data.image_size, data.image_size)
   # 'device' and 'auto' load into host memory; `resident` copies from there.
   in_memory = data.storage in ('device', 'auto')
   return datasets.load(
       data.name,
       split,
       data.dir,
-      image_size=(data.image_size,) * 2 if data.image_size else None,
-      storage='memory' if in_memory else data.storage,
+      task=task,
+      image_size=size if all(size) else None,
       crop=how,
+      storage='memory' if in_memory else data.storage,
       workers=data.workers,
   )
 

@@ -151,7 +151,7 @@ def test_a_folder_is_a_data_set(tmp_path, monkeypatch):
   (batch,) = batches.eval_batches(records, batch_size=2)
   assert batch['image'].shape == (2, 8, 9, 3) and batch['mask'].all()
   with pytest.raises(UserError, match=r'pets is a data set for classification'):
-    datasets.load_dense('segmentation', 'pets', 'train')
+    datasets.load('pets', 'train', task='segmentation')
   (tmp_path / 'pets/cat/0.jpg').write_bytes(b'x')
   with pytest.raises(UserError, match=r'pets/cat/0\.jpg is not an image'):
     for split in ('train', 'val', 'test'):

@@ -234,7 +234,7 @@ def test_a_head_with_masks_needs_masks():
 def test_scores_without_pycocotools_are_refused_at_the_start(monkeypatch):
   monkeypatch.setitem(sys.modules, 'pycocotools.cocoeval', None)
   with pytest.raises(UserError, match=r'pip install "gswinrmt_jax\[detection'):
-    datasets.load_dense('detection', 'digit_boxes', 'train')
+    datasets.load('digit_boxes', 'train', task='detection')
 
 
 def test_runs_are_those_of_coco():
@@ -291,8 +291,8 @@ def test_training_draws_each_position_anew_and_the_same_again(multi_scale):
 def test_packaged_scenes():
   info = datasets.info('digit_boxes')
   assert info.task == 'detection' and len(info.class_names) == 10
-  found = datasets.load_dense('detection', 'digit_boxes', 'val')
-  again = datasets.load_dense('detection', 'digit_boxes', 'val')
+  found = datasets.load('digit_boxes', 'val', task='detection')
+  again = datasets.load('digit_boxes', 'val', task='detection')
   assert len(found) == 64 and detection.has_objects(found.described)
   counts = {len(objects.labels) for _, objects in found.described}
   assert {0, 1} < counts and max(counts) <= 5

@@ -7,7 +7,6 @@ so that `tfds.data_source('cifar10')` reads the result anywhere.
 
 import contextlib
 import gzip
-import hashlib
 import io
 import os
 import pathlib
@@ -18,7 +17,6 @@ import tempfile
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax import files
 from gswinrmt_jax.data import cifar10, parallel, prepared
 from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
@@ -56,37 +54,24 @@ def prepare(
     replace: Whether to write again what is there.
 
   Raises:
-    UserError: If the archive cannot be used, or downloading or writing fails,
-      or the data set was written from another archive and is not replaced.
+    UserError: If the archive cannot be used, or downloading or writing fails.
   """
   from tensorflow_datasets.image_classification import cifar
 
   version = str(cifar.Cifar10.VERSION)
   final = prepared.data_root(data_dir) / 'cifar10' / version
-  request = {writer.ARCHIVE: archive and _checksum(archive)}
-  if not replace and writer.is_prepared(final, request if archive else {}):
+  if not replace and writer.is_prepared(final, {}):
     return final
   print(f'cifar10: preparing {final}', flush=True)
 
   def write(folder):
     _build(folder, version, archive)
-    files.write_json(folder / 'report.json', {'request': request})
 
   if not writer.write_whole(final, write, replace=replace):
-    writer.is_prepared(final, request if archive else {})
+    writer.is_prepared(final, {})
     return final
   print(f'cifar10: prepared {final}')
   return final
-
-
-def _checksum(path):
-  try:
-    with open(path, 'rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
-  except OSError as error:
-    raise UserError(
-        f'cannot read the archive {path} ({error.strerror})'
-    ) from error
 
 
 def _build(folder, version, archive):

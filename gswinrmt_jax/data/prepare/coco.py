@@ -100,8 +100,7 @@ def find(
   def read(image, size):
     width, height, path = entries[image.file_name]
     if None not in (width, height):
-      file = root / image.file_name
-      side_files.check_size(size, (width, height), path, file)
+      side_files.check_size(size, (width, height), path)
     return [_found(each, labels) for each in objects[image.file_name]]
 
   ignored['images that are not in the files'] += len(there) - len(entries)

@@ -105,14 +105,16 @@ def find_mini(
   names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
   if set(collection.class_names) <= names.keys():
     collection.class_names = tuple(map(names.get, collection.class_names))
+  shares = {}
   if UNDIVIDED in collection.splits:
+    shares = MINI_SHARES
     other = {*collection.counts(UNDIVIDED)} - {MINI_IMAGES}
     if other:
       collection.notes.append(
           f'some classes have {min(other):,} to {max(other):,} images, not '
           f'{MINI_IMAGES}: divided in the same proportion, 10 : 1 : 1'
       )
-  return divide(collection, MINI_SHARES, seed, options=False)
+  return divide(collection, shares, seed)
 
 
 def find_classes(

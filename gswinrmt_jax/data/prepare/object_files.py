@@ -94,9 +94,7 @@ class _VOC:
       names = sorted(found)
     self.names = tuple(names)
 
-  def read(
-      self, path: pathlib.Path, size: Size, image: pathlib.Path
-  ) -> list[Found]:
+  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file; difficult ones are crowds."""
     root = _voc_root(path)
     width, height = (
@@ -104,7 +102,7 @@ class _VOC:
         for side in ('width', 'height')
     )
     if {width, height}.isdisjoint(('', '0')):  # Some tools write 0.
-      side_files.check_size(size, (width, height), path, image)
+      side_files.check_size(size, (width, height), path)
     found = []
     for name, difficult, box in _voc_objects(root, path):
       if name not in self.names:
@@ -155,11 +153,8 @@ class _Yolo:
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
     self.names = tuple(names) or _yaml_names(boxes)
 
-  def read(
-      self, path: pathlib.Path, size: Size, image: pathlib.Path
-  ) -> list[Found]:
+  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file."""
-    del image
     found = []
     try:
       lines = path.read_text('utf-8-sig').splitlines()
@@ -243,7 +238,7 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
   def read(image, size):
     if not image.label_file:
       return []
-    return kind.read(boxes / image.label_file, size, root / image.file_name)
+    return kind.read(boxes / image.label_file, size)
 
   content = hashlib.sha256()
   for name in sorted(image.label_file for image in images if image.label_file):

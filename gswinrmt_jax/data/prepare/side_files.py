@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import Any
 
-from gswinrmt_jax.data import class_folders, image_paths, pictures
+from gswinrmt_jax.data import class_folders, image_paths
 from gswinrmt_jax.data.collection import UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
@@ -94,10 +94,7 @@ def paired(
 
 
 def check_size(
-    size: tuple[int, int],
-    stated: tuple[Any, Any],
-    path: pathlib.Path,
-    image: pathlib.Path,
+    size: tuple[int, int], stated: tuple[Any, Any], path: pathlib.Path
 ) -> None:
   """Checks width and height of an image against those in the file `path`.
 
@@ -105,7 +102,6 @@ def check_size(
     size: Those of the image as it is seen.
     stated: Those in the file, numbers or their text.
     path: The file.
-    image: The image's file.
 
   Raises:
     ValueError: If they differ or are no numbers; the message reads 'has ...'.
@@ -118,11 +114,9 @@ def check_size(
         'both must be numbers of pixels'
     ) from None
   if size != (width, height):
-    _, stored = pictures.open_rgb(image.read_bytes())
     raise ValueError(
-        f'has {size[0]} x {size[1]} pixels'
-        f'{" after its EXIF rotation" * stored.turned}, in {path} '
-        f'{stated[0]} x {stated[1]}'
+        f'has {size[0]} x {size[1]} pixels (after any EXIF rotation), in '
+        f'{path} {stated[0]} x {stated[1]}'
     )
 
 

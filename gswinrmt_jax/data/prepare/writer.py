@@ -19,7 +19,6 @@ from gswinrmt_jax.errors import UserError
 _VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory, described in report.json.'
-ARCHIVE = 'checksums of the archive'
 _CLASSES, _FILES = 'class names', 'names and sizes of files'
 # TFDS has a folder 'downloads' next to its data sets.
 _TAKEN = (*datasets.NAMES, *prepared.BY_NAME, 'downloads')
