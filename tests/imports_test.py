@@ -82,6 +82,7 @@ OUTSIDE = {
         'grain',
         'tensorflow_datasets',
         'PIL',
+        'matplotlib',  # its font
         'tqdm',
         'requests',
         'yaml',

@@ -20,7 +20,8 @@ side, --out a folder, and --top and --maps do not apply.
 A detector writes NAME_objects.png, the image with boxes, masks, names and
 scores, and objects.json, all objects in COCO's format: boxes x y w h in pixels,
 category ids from 1, masks as runs. --least-score leaves out objects of a lower
-probability. --image-size is the shorter side, --out a folder.
+probability; the detector itself finds none below 0.05. --image-size is the
+shorter side, --out a folder.
 """
 
 import argparse
@@ -216,9 +217,10 @@ def _detect(args, images, weights, terminal):
   if args.json:
     _print_json(contents)
   files.write_json(folder / _OBJECTS, contents)
+  number = len(contents['annotations'])
   terminal.say(
-      f'{len(contents["annotations"]):,} objects of {count:,} images: '
-      f'{folder / _OBJECTS}'
+      f'{number:,} objects of {count:,} images: {folder / _OBJECTS}'
+      + f'; none reaches --least-score {least:g}' * (not number)
   )
   return count
 

@@ -196,9 +196,11 @@ def nearest_field(path: str, paths: Iterable[str]) -> str:
     paths: All fields, such as 'optimizer.learning_rate'.
 
   Returns:
-    ` (did you mean --config.FIELD?)`, '' if no field is near.
+    ` (did you mean --config.FIELD?)` or the like, '' if no field is near.
   """
   paths = list(paths)
+  if path.rpartition('.')[2] == 'num_classes':
+    return ' (the classes are those of config.data.name)'
   if f'{path}.name' in paths:  # `data` is the `data.name`
     return f' (did you mean --config.{path}.name?)'
   last = path.rpartition('.')[2]

@@ -81,11 +81,14 @@ def object_sizes(train: detection.Decoded, smallest: float) -> Iterator[str]:
   if len(resized):
     roots = np.sqrt(resized.prod(1))
     least, low, high, most = np.percentile(roots, (0, 10, 90, 100))
-    yield (
+    said = (
         f'objects have sides of {least:.0f} to {most:.0f} pixels after '
         f'resizing, 80 % of them {low:.0f} to {high:.0f}; the smallest anchors '
         f'have {smallest:g}'
     )
+    if high < smallest / 2:
+      said += ': consider a lower config.detector.anchor_scale'
+    yield said
 
 
 def too_small(train: Any) -> Iterator[str]:

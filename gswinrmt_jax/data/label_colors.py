@@ -1,6 +1,9 @@
-"""Overlays label maps on images as colours."""
+"""What predictions are drawn with: colours of classes, a font for names."""
+
+import pathlib
 
 import numpy as np
+from PIL import ImageFont
 
 _LEVELS = 3  # bits of each channel that encode the class
 
@@ -16,6 +19,17 @@ def palette(num_classes: int) -> np.ndarray:
   bits = codes[:, None] >> np.arange(3 * _LEVELS) & 1
   weights = 2 ** (7 - np.arange(_LEVELS))
   return (weights @ bits.reshape(-1, _LEVELS, 3)).astype(np.uint8)
+
+
+def font(size: int) -> ImageFont.FreeTypeFont:
+  """Returns DejaVu Sans, which has Latin, Greek and Cyrillic letters.
+
+  Pillow's own font has few letters beyond ASCII.
+  """
+  import matplotlib
+
+  path = pathlib.Path(matplotlib.get_data_path(), 'fonts/ttf/DejaVuSans.ttf')
+  return ImageFont.truetype(path, size)
 
 
 def overlay(

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
@@ -120,7 +120,7 @@ class ObjectDetections:
         'RGB', (drawn.width, drawn.height + 2 * margin), 'white'
     )
     picture.paste(drawn, (0, margin))
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(size)
+    draw, font = ImageDraw.Draw(picture), label_colors.font(size)
     boxes = self.boxes * times + np.float32([0, margin] * 2)
     colors = self._colors()
     for box, color in reversed([*zip(boxes, colors, strict=True)]):

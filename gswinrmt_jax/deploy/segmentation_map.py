@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
@@ -68,7 +68,7 @@ class SegmentationMap:
     as many as fit.
     """
     covered = label_colors.overlay(self.pixels, self.label, len(self.names))
-    font = ImageFont.load_default(_LINE - 8)
+    font = label_colors.font(_LINE - 8)
     height, width = self.label.shape
     lines = self.shares()[: max(1, (height - _GAP) // _LINE)]
     texts = [f'{share:6.1%}  {self.names[k]}' for k, share in lines]

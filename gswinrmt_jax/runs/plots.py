@@ -292,9 +292,9 @@ def write_before_after(
     titles: Text under each image, in one or more lines, cut off at its width.
     colors: Colours of squares in front of the first lines of each title.
   """
-  from PIL import Image, ImageDraw, ImageFont
+  from PIL import Image, ImageDraw
 
-  font = ImageFont.load_default(_LINE - 3)
+  font = label_colors.font(_LINE - 3)
   count, height, width, _ = before.shape
   columns = min(_COLUMNS, count)
   scale = math.ceil(_MIN_SIDE / min(height, width))

@@ -1,12 +1,16 @@
 """Starting a run from the weights of another model."""
 
 from collections.abc import Callable, Mapping
+import dataclasses
 from typing import Any
 
 from flax import traverse_util
 import jax.numpy as jnp
 
+from gswinrmt_jax.data import datasets, image_paths
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.train_state import TrainState
@@ -51,8 +55,35 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
       )
 
 
+def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:
+  """Returns the arrays that depend on classes, and why they are not copied.
+
+  There are none to name if the weights have the data set's classes, have no
+  names of classes, or have another number: then shapes differ.
+  """
+  card = source.card
+  there, here = (
+      [*map(image_paths.composed, names)]
+      for names in (card.class_names, info.class_names)
+  )
+  if source.task != info.task or len(there) != len(here) or there == here:
+    return {}
+  label = next(k for k, name in enumerate(there) if name != here[k])
+  mine, other = (printable(names[label]) for names in (there, here))
+  # With a class more, these arrays have another shape.
+  more = dataclasses.replace(card, num_classes=len(here) + 1, class_names=())
+  shapes = _flat(factory.variable_shapes(more.make_model()))
+  return {
+      name: f"is of other classes: {label} is '{mine}' there, '{other}' here"
+      for name, array in _flat(source.variables).items()
+      if array.shape != shapes[name].shape
+  }
+
+
 def transfer(
-    initial: Mapping[str, Any], source: Mapping[str, Any]
+    initial: Mapping[str, Any],
+    source: Mapping[str, Any],
+    other: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
   """Copies every array of the source that the model has in the same shape.
 
@@ -64,12 +95,14 @@ def transfer(
   Args:
     initial: Freshly initialised variables of the model.
     source: Variables of another model of the family.
+    other: Arrays of the source that are not copied, and why.
 
   Returns:
     The variables to start from, and a report as a list of lines.
   """
   new, old = _flat(initial), _flat(_placed(source, initial))
   fresh = _fresh(new, old)
+  fresh |= {name: why for name, why in (other or {}).items() if name in new}
   merged = {
       name: array if name in fresh else jnp.asarray(old[name], array.dtype)
       for name, array in new.items()
@@ -89,13 +122,18 @@ def transfer(
 
 
 def start(
-    state: TrainState, source: Weights, say: Callable[[str], None]
+    state: TrainState,
+    source: Weights,
+    info: datasets.Info,
+    say: Callable[[str], None],
 ) -> TrainState:
   """Copies the weights that fit into a new state, and prints a report.
 
+  The head for other classes than those of the data keeps its initial values.
   The EMA restarts at the copied weights.
   """
-  variables, report = transfer(state.variables, source.variables)
+  other = of_other_classes(source, info)
+  variables, report = transfer(state.variables, source.variables, other)
   say(f'Starting from {source.origin}:')
   for line in report:
     say(f'  {line}')

@@ -92,7 +92,9 @@ class Run:
     """
     state = self.trainer.init_state()
     if self.init_from is not None:
-      state = fine_tuning.start(state, self.init_from, self.terminal.say)
+      state = fine_tuning.start(
+          state, self.init_from, self.data.info, self.terminal.say
+      )
       state = self.data.devices.replicate(state)
       self.init_from = None  # frees host memory
     name = 'augmented_batch.png'

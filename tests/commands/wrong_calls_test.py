@@ -215,6 +215,7 @@ _WRONG_CALLS = [
 ]
 # Values of fields of `digits_rmt`.
 _WRONG_FIELDS = [
+    ('model.num_classes=5', 'the classes are those of config.data.name'),
     ('optimizer.lr=1', 'did you mean --config.optimizer.learning_rate?)'),
     ('wd=1', 'did you mean --config.optimizer.weight_'),
     ('dtype=bf16', '(did you mean bfloat16?)'),

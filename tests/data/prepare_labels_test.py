@@ -358,10 +358,20 @@ def test_classes_without_names(tmp_path):
   assert 'store the number of the class instead' in _said(tmp_path)
   _masks(tmp_path, (128, 255), *_SPLITS)
   assert "class '0' has no pixels in train; 43%" in _said(tmp_path)
+  _masks(tmp_path, (0, 128), *_SPLITS)
+  assert 'have 2 classes, whose values go up to 128: 0, 128; number' in _said(
+      tmp_path
+  )
   _masks(tmp_path, (1, 2), *_SPLITS)
   _run(tmp_path, '--zero-is-void')
   names = datasets.info('scenes', str(tmp_path / 'out')).class_names
   assert names == ('1', '2')
+
+
+def test_the_images_are_no_label_images(tmp_path):
+  _write(tmp_path, *_SPLITS)
+  said = _said(tmp_path, f'--labels={tmp_path}/images/../images')
+  assert said.startswith('--labels is the folder of --images, ')
 
 
 def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):

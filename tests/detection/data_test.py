@@ -204,11 +204,13 @@ def test_a_warning_counts_the_objects_that_become_too_small():
       'train less than 3 pixels wide or high'
   )
   # Roots of 20, 9 and 2 without the crowd: 4.5, 3 and 1.4 pixels.
-  (line,) = checks.object_sizes(third, 12.0)
-  assert line == (
+  said = (
       'objects have sides of 1 to 4 pixels after resizing, 80 % of them 2 to '
-      '4; the smallest anchors have 12'
+      '4; the smallest anchors have '
   )
+  assert [*checks.object_sizes(third, 8.0)] == [f'{said}8']
+  (line,) = checks.object_sizes(third, 12.0)
+  assert line == f'{said}12: consider a lower config.detector.anchor_scale'
   assert not [*checks.too_small(detection.Decoded(source, (60, 60)))]
   assert not [*checks.too_small(detection.Decoded(source))]
 

@@ -249,6 +249,10 @@ def test_the_command(command, tmp_path, capsys):
   (images / 'b.png').unlink()
   assert main.main([*call, '--json']) == 0
   assert json.loads(capsys.readouterr().out) == contents
+  assert main.main([*call[:-1], '--least-score=1']) == 0
+  assert capsys.readouterr().err.endswith('none reaches --least-score 1\n')
+  assert main.main(call) == 0
+  capsys.readouterr()
   (images / 'b.png').write_text('no image')
   assert main.main(['predict', 'r', str(images / 'b.png'), f'--out={out}']) == 1
   assert capsys.readouterr().err.endswith('no image could be read\n')

@@ -129,6 +129,9 @@ def test_coco_files_by_split(root, prepare):
   for line in (
       'train: 1 image without objects, kept, the first e.png',
       'train: of them 1 crowd, not trained on',
+      # The crowd, and what is left out, are not compared.
+      'warning: train: the masks of 2 of 5 objects lie elsewhere than their '
+      'boxes, the first annotation 2 of a.png',
       'train: 1 box outside of the image, left out, the first in b.png',
       'train: 1 box without width or height, left out, the first in c.png',
       'train: 1 box beyond the border of the image, cut off there, the first '
@@ -223,7 +226,7 @@ def test_an_object_without_a_mask_is_named(prepare):
 
 
 def test_boxes_that_seem_to_be_corners(prepare):
-  content = _coco()
+  content, whole = _coco(), _coco()
   boxes = [each['bbox'] for each in content['annotations']]
   boxes[0][:] = [1, 2, 19.5, 5]  # ends 0.5 pixels beyond the image
   boxes[1][:] = [9, 2, 15.5, 7]
@@ -236,6 +239,36 @@ def test_boxes_that_seem_to_be_corners(prepare):
       'there, the first in a.png: so many suggest corners x0 y0 x1 y1 instead '
       'of x y w h'
   ) in prepare(content, '--replace')
+  annotations = zip(content['annotations'], whole['annotations'], strict=True)
+  for each, complete in annotations:
+    each['segmentation'] = complete['segmentation']
+  said = prepare(content, '--replace')
+  assert '  train: 3 boxes beyond the border' in said
+  assert 'suggest' not in said  # as most boxes are where their masks are
+
+
+def test_masks_that_lie_elsewhere_than_their_boxes(prepare):
+  content = _coco()
+  objects = content['annotations']
+  corner = _rectangle(16, 10, 19, 12)
+  objects[0]['segmentation'] = corner
+  objects[1] |= {'bbox': [9, 2, 1.9, 5], 'segmentation': corner}  # small
+  objects[2] |= {'bbox': [3.5, 3.5, 2, 2]}
+  objects[2]['segmentation'] = _rectangle(4, 4, 6, 6)  # half a pixel off
+  objects[3] |= {'iscrowd': 1, 'segmentation': corner}
+  assert (
+      '  warning: train: the masks of 1 of 12 objects lie elsewhere than their '
+      'boxes, the first annotation 1 of a.png\n'
+  ) in prepare(content)
+  for each in objects[7:]:
+    each['segmentation'] = [[100, 100, 103, 100, 103, 102]]  # outside
+  with pytest.raises(UserError) as caught:
+    prepare(content, '--replace')
+  assert str(caught.value) == (
+      'the masks of 8 of 12 objects lie elsewhere than their boxes, the first '
+      'annotation 1 of a.png: boxes must be x y w h in pixels, and masks those '
+      'of the same objects'
+  )
 
 
 def _rotate(path, orientation):
@@ -266,7 +299,8 @@ def _yolo(root, names='[ring]', **labels):
 def test_objects_are_where_exif_shows_them(root, prepare, orientation):
   """3 is upside down, 6 a quarter turn: 20 x 12 becomes 12 x 20."""
   _rotate(root / 'images' / 'a.png', orientation)
-  prepare(_yolo(root, a='0 0.5 0.5 1 1'))
+  said = prepare(_yolo(root, a='0 0.5 0.5 1 1'))
+  assert 'by their EXIF: 1; labels are those of the rotated images' in said
   source = datasets.open_source(
       'things', 'train', str(root / 'data'), 'detection'
   )
@@ -488,8 +522,10 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, prepare):
   with pytest.raises(UserError, match=r"'dog' with xmin > xmax .*a\.xml"):
     prepare(boxes, '--replace')
   (boxes / 'a.xml').write_text('<?xml version="1.0" encoding="foo"?><a/>')
-  with pytest.raises(UserError, match=r'a\.xml is not XML in UTF-8: unknown'):
+  with pytest.raises(UserError, match=r'a\.xml, which is not XML in UTF-8: u'):
     prepare(boxes, '--replace')
+  said = prepare(boxes, '--replace', '--on-error=skip')
+  assert 'left out as damaged: 1' in said
   (boxes / 'a.xml').unlink()
   with pytest.raises(UserError, match=r'first a\.png \(has no \.xml'):
     prepare(boxes, '--replace')
@@ -555,8 +591,8 @@ def test_images_and_labels_of_yolo_may_be_in_one_folder(place, root, prepare):
     [
         ('2 0.5 0.5 0.5 0.25', 'has an object of class 2'),
         ('1 0.5 0.5', 'line 1 is not a class and four shares'),
-        ('1 0.1 0.1 0.9 0.1 0.9 0.9', r'polygons \(segmentation\) are not r'),
-        ('1 0.5 0.5 0.5 0.25 0.99', "YOLO's predictions are not read, only"),
+        ('1.5 0.5 0.5 0.5 0.25', 'line 1 is not a class and four shares'),
+        ('1 0.5 0.5 0.5 0.25 0.99', 'or a class and the corners of a polygon'),
         ('1 0.5 0.5 -0.5 0.25', 'line 1 has a negative width or height'),
     ],
 )
@@ -573,11 +609,34 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
         ('{0: ring, 2: key}', 'or of their numbers from 0'),
         ('[ring, ""]', 'class 1 has an empty name'),
         ('[ring, key, ring]', "has the class 'ring' twice"),
+        ('[ring]\nkpt_shape: [17, 2]', 'kpt_shape: key points are not read'),
     ],
 )
 def test_names_of_yolo_that_are_refused(names, said, root, prepare):
   with pytest.raises(UserError, match=said):
     prepare(_yolo(root, names, a='0 0.5 0.5 0.5 0.25'))
+
+
+def test_polygons_of_yolo_are_masks(root, prepare):
+  triangle = '1.0 0.5 0.5 1 0.5 0.5 1'
+  boxes = _yolo(root, '[ring, key]', **dict.fromkeys('abc', triangle))
+  said = prepare(root / 'data.yaml', f'--images={root}')
+  assert 'train: 3 objects with masks' in said
+  source = datasets.open_source(
+      'things', 'train', str(root / 'data'), 'detection'
+  )
+  found = [pair for pair in source.described() if len(pair[1].labels)]
+  assert len(found) == 3
+  for (width, height), objects in found:
+    want = [[width / 2, height / 2, width, height]]
+    np.testing.assert_allclose(objects.boxes, want)
+    assert objects.labels == 1
+    # A triangle is half of its box; of pixels on its border, some count.
+    area = objects.masks[0][1::2].sum()
+    assert abs(area - width * height / 8) < height / 2
+  (boxes / 'b.txt').write_text('0 0.5 0.5 1 1')
+  said = prepare(boxes, '--replace')
+  assert 'others boxes: no mask stored' in said
 
 
 def test_names_of_yolo_are_as_they_are_written(root, prepare):

@@ -1,12 +1,18 @@
 """Tests which arrays a run takes over from other weights."""
 
+import dataclasses
 import types
 
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import fine_tuning
+from gswinrmt_jax.weights import load
 
 
 def _variables(classes, value, **more):
@@ -64,6 +70,26 @@ def test_a_head_of_the_same_classes_is_taken():
   moved, report = fine_tuning.transfer(_variables(3, 0.0), _variables(3, 7.0))
   assert report == ['loaded: 3 arrays']
   assert (moved['params']['head']['kernel'] == 7).all()
+
+
+def test_a_head_of_as_many_other_classes_starts_anew():
+  source = load.load('digits_small')
+  info = datasets.info('digits')
+  assert fine_tuning.of_other_classes(source, info) == {}
+  names = (*info.class_names[:3], 'cat', *info.class_names[4:])
+  info = dataclasses.replace(info, class_names=names)
+  other = fine_tuning.of_other_classes(source, info)
+  assert other.keys() == {'params/head/kernel', 'params/head/bias'}
+  why = "is of other classes: 3 is '3' there, 'cat' here"
+  assert {*other.values()} == {why}
+  initial = jax.tree.map(lambda x: jnp.full_like(x, 7), source.variables)
+  moved, report = fine_tuning.transfer(initial, source.variables, other)
+  assert f'randomly initialised: params/head/bias ({why})' in report
+  for name, array in traverse_util.flatten_dict(moved, sep='/').items():
+    assert bool((array == 7).all()) == (name in other), name
+  # Another number of classes shows in the shapes.
+  info = dataclasses.replace(info, class_names=names[1:])
+  assert fine_tuning.of_other_classes(source, info) == {}
 
 
 def test_what_the_weights_lack_starts_anew():

@@ -142,7 +142,9 @@ def _file_names(file, there):
     by_name[os.path.basename(path)].append(name)
   for image in file.images:
     name = image_paths.composed(image['file_name'])
-    found = known.get(name) or by_name[os.path.basename(name)]
+    unix = name.replace('\\', '/')  # A path of Windows is read as one of Unix.
+    found = known.get(name) or known.get(unix)
+    found = found or by_name[os.path.basename(unix)]
     if len(found) > 1:
       raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
     names[image['id']] = found[0] if found else None

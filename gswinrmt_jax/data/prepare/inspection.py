@@ -148,7 +148,8 @@ def lines(
         f'the first {shown}'
     )
   if count := report['turned_by_exif']:
-    yield f'  rotated by their EXIF: {count:,}'
+    told = '' if labels.by_class else '; labels are those of the rotated images'
+    yield f'  rotated by their EXIF: {count:,}{told}'
   if extra := report['identical']['extra']:
     names = ' and '.join(report['identical']['examples'][0][:2])
     yield (

@@ -66,8 +66,9 @@ class LabelImages(ClassLabels):
 
     Raises:
       UserError: If a class has no pixels in train, and pixels of 255 have none,
-        or there is but one class.
+        or there is but one class, or most unnamed classes have no pixels.
     """
+    found = np.ones(1, bool)
     if not collection.class_names:
       found = table['pixels'].any(0)
       found[pictures.VOID] = False
@@ -87,20 +88,26 @@ class LabelImages(ClassLabels):
         )
       first = int(self.coding.zero_is_void)
       collection.class_names = tuple(map(str, range(first, first + count)))
-    if self.coding.void is not None or self.coding.zero_is_void:
-      return
     train = table[: len(collection.splits['train'])]
     pixels = train['pixels'].sum(0, np.int64)
     void = pixels[pictures.VOID]
     pairs = zip(collection.class_names, pixels, strict=False)
     missing = [name for name, count in pairs if not count]
-    if void and missing:
+    is_said = self.coding.void is not None or self.coding.zero_is_void
+    if void and missing and not is_said:
       raise UserError(
           f'class {missing[0]!r} has no pixels in train; '
           f'{void / pixels.sum():.0%} of the pixels are 255, which is void: '
           'store the number of the class instead of 255, or name the classes '
           'that there are by --classes; if 255 does mean no class, say so with '
           '--void 255'
+      )
+    if 2 * found.sum() < found.nonzero()[0].max(initial=0):
+      values = found.nonzero()[0] + self.coding.zero_is_void
+      raise UserError(
+          f'the label images have {len(values)} classes, whose values go up to '
+          f'{values[-1]}: {some([*map(str, values)])}; number them without '
+          'gaps, or name all classes, also unused ones, by --classes'
       )
 
   def counts(
@@ -193,6 +200,11 @@ def find(
   names = _class_names(classes) if classes else ()
   if void is not None and not 0 <= void <= 255:
     raise UserError(f'--void {void}: values are from 0 to 255')
+  if root.resolve() == labels.resolve():
+    raise UserError(
+        f'--labels is the folder of --images, {root}: name that of the label '
+        'images'
+    )
   coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void)
   ignored = Counter()
   splits, unpaired = side_files.paired(root, labels, ignored)

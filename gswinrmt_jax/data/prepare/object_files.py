@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -45,6 +46,7 @@ def find(
       XML or YOLO's text, of the same name up to the suffix. Such a folder may
       have train/ and any of val/ and test/, if `root` has them, too. If it is
       `root`, images and files are in images/ and labels/ of it or its splits.
+      Or YOLO's YAML file, for the folder that holds it.
     val: The images for validation: a JSON file of COCO, or a list of names
       of images, one per line; None if they are not divided, or by folders.
     test: The images for the test, likewise.
@@ -58,6 +60,9 @@ def find(
   ignored = Counter()
   lists = {'val': val, 'test': test}
   lists = {split: path for split, path in lists.items() if path}
+  names = ()
+  if boxes.suffix in ('.yaml', '.yml') and boxes.is_file():
+    names, boxes = _yaml_names(boxes), boxes.parent
   if boxes.is_file():
     if classes:
       raise UserError('--classes: the file of --boxes has the classes already')
@@ -67,7 +72,6 @@ def find(
   inside = root / 'images', root / 'labels'  # as tools for YOLO write them
   if boxes.resolve() == root.resolve() and all(map(os.path.isdir, inside)):
     root, boxes = inside
-  names = ()
   if classes:
     names = side_files.read_lines('--classes', classes, numbered=True)
   suffixes = Counter(
@@ -90,9 +94,15 @@ class _VOC:
     if not names:
       found = set()
       for path in map(boxes.joinpath, image_paths.files(boxes, '', '.xml')):
-        found |= {name for name, *_ in _voc_objects(_voc_root(path), path)}
+        with contextlib.suppress(ValueError):  # `read` says it of an image.
+          found |= {name for name, *_ in _voc_objects(_voc_root(path), path)}
       names = sorted(found)
     self.names = tuple(names)
+
+  def masked(self, content: bytes) -> set[bool]:
+    """Returns that its objects have no masks."""
+    del content
+    return {False}
 
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file; difficult ones are crowds."""
@@ -123,7 +133,9 @@ def _voc_root(path):
     return ElementTree.parse(path).getroot()
   # LookupError: it names an encoding that does not exist.
   except (ElementTree.ParseError, ValueError, LookupError) as error:
-    raise UserError(f'{path} is not XML in UTF-8: {error}') from error
+    raise ValueError(
+        f'has {path}, which is not XML in UTF-8: {error}'
+    ) from None
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
 
@@ -136,22 +148,42 @@ def _voc_objects(root, path):
           float(entry.findtext(f'bndbox/{corner}', 'missing'))
           for corner in ('xmin', 'ymin', 'xmax', 'ymax')
       ]
-    except ValueError as error:
-      raise UserError(f'{path}: a bndbox is not four numbers') from error
+    except ValueError:
+      raise ValueError(
+          f'has a bndbox that is not four numbers, in {path}'
+      ) from None
     name = entry.findtext('name', '').strip()
     if not name:
-      raise UserError(f'{path}: an object has no name')
+      raise ValueError(f'has an object without a name, in {path}')
     yield name, entry.findtext('difficult', '0').strip() == '1', corners
 
 
 class _Yolo:
-  """Objects in text files of YOLO: class, centre and size as shares."""
+  """Objects in text files of YOLO: a class, then shares of the image.
+
+  They are centre and size of a box, or the corners of a polygon.
+  """
 
   hints = _YOLO_HINTS
   optional = True  # An image without a file has no objects.
 
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
-    self.names = tuple(names) or _yaml_names(boxes)
+    if not names:
+      places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
+      path = next((place for place in places if place.is_file()), None)
+      if path is None:
+        raise UserError(
+            f'neither --boxes {boxes} nor the two folders above it have a '
+            'data.yaml with the names of the classes: give them with --classes '
+            'FILE'
+        )
+      names = _yaml_names(path)
+    self.names = tuple(names)
+
+  def masked(self, content: bytes) -> set[bool]:
+    """Returns whether the objects of a file are polygons; both if some are."""
+    lines = filter(None, map(bytes.split, content.splitlines()))
+    return {len(line) > 5 for line in lines}
 
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file."""
@@ -163,42 +195,41 @@ class _Yolo:
     for number, line in enumerate(lines, 1):
       if not line.strip():
         continue
-      if (numbers := len(line.split())) > 5:
-        what = 'polygons (segmentation)' if numbers > 6 else 'predictions'
-        raise ValueError(
-            f'has {path}, whose line {number} has more than five numbers: '
-            f"YOLO's {what} are not read, only its boxes"
-        )
       try:
-        label, *shares = line.split()
-        label, (x, y, width, height) = int(label), map(float, shares)
-      except ValueError:
+        label, *shares = map(float, line.split())
+        if label != int(label) or len(shares) < 4 or len(shares) % 2:
+          raise ValueError
+      except (ValueError, OverflowError):
         raise ValueError(
-            f'has {path}, whose line {number} is not a class and four shares'
+            f'has {path}, whose line {number} is not a class and four shares, '
+            'or a class and the corners of a polygon'
         ) from None
-      if width < 0 or height < 0:
-        raise ValueError(
-            f'has {path}, whose line {number} has a negative width or height'
-        )
       if not 0 <= label < len(self.names):
-        raise ValueError(f'has an object of class {label}, in {path}')
-      corners = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-      box = tuple(np.multiply(corners, size * 2).tolist())
-      found.append(Found(label, box))
+        raise ValueError(f'has an object of class {label:g}, in {path}')
+      pixels = np.multiply(shares, size * (len(shares) // 2))
+      if len(pixels) > 4:
+        x, y = pixels[::2], pixels[1::2]
+        corners, mask = (x.min(), y.min(), x.max(), y.max()), [pixels.tolist()]
+      else:
+        x, y, width, height = pixels
+        if width < 0 or height < 0:
+          raise ValueError(
+              f'has {path}, whose line {number} has a negative width or height'
+          )
+        corners, mask = (
+            (x - width / 2, y - height / 2, x + width / 2, y + height / 2),
+            None,
+        )
+      box = tuple(map(float, corners))
+      which = f'line {number} of the file'
+      found.append(Found(int(label), box, mask=mask, which=which))
     return found
 
 
-def _yaml_names(boxes):
-  """Returns the names in a data.yaml in the folder or up to two above it."""
+def _yaml_names(path):
+  """Returns the names of the classes in a YAML file of YOLO."""
   import yaml  # huggingface_hub needs it, too.
 
-  places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
-  path = next((place for place in places if place.is_file()), None)
-  if path is None:
-    raise UserError(
-        f'neither --boxes {boxes} nor the two folders above it have a '
-        'data.yaml with the names of the classes: give them with --classes FILE'
-    )
   try:
     # Every value as it is written: YAML would turn a class `no` into False.
     content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
@@ -212,6 +243,8 @@ def _yaml_names(boxes):
     raise UserError(
         f'{path} has no list of names, or of their numbers from 0'
     ) from error
+  if 'kpt_shape' in content:
+    raise UserError(f'{path} has a kpt_shape: key points are not read')
   if '' in names:
     raise UserError(f'{path}: class {names.index("")} has an empty name')
   name, times = Counter(names).most_common(1)[0] if names else ('', 0)
@@ -240,16 +273,23 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       return []
     return kind.read(boxes / image.label_file, size)
 
-  content = hashlib.sha256()
+  content, masked, notes = hashlib.sha256(), set(), []
   for name in sorted(image.label_file for image in images if image.label_file):
-    content.update(name.encode() + (boxes / name).read_bytes())
+    stored = (boxes / name).read_bytes()
+    content.update(name.encode() + stored)
+    masked |= kind.masked(stored)
+  if len(masked) > 1:
+    notes = ['warning: some objects are polygons, others boxes: no mask stored']
   return Collection(
       root,
       kind.names,
       splits,
       ignored,
+      notes=notes,
       source={'boxes': str(boxes), 'content of boxes': content.hexdigest()},
-      labels=ObjectLabels(read, len(kind.names), hints=kind.hints),
+      labels=ObjectLabels(
+          read, len(kind.names), masks=masked == {True}, hints=kind.hints
+      ),
       unpaired=unpaired,
   )
 

@@ -31,6 +31,8 @@ _ODD = {
     'cut': '{} beyond the border of the image, cut off there',
 }
 _MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
+_OVERLAP = 0.5  # IoU of a box and its mask below which they contradict.
+_SMALL = 2  # Side of a box in pixels below which masks are too coarse for that.
 _FAR = 1e6  # Largest coordinate of a polygon: pycocotools crashes at 1e9.
 _FORM = (
     'a segmentation must be a list of polygons [[x0, y0, x1, y1, ...], ...] or '
@@ -88,12 +90,17 @@ class ObjectLabels(ClassLabels):
         ('objects', 'O'),  # `detection.Objects`
         *((name, 'i4') for name in _ODD),
         ('beyond', 'i4'),  # of those cut, by more than a pixel
+        ('compared', 'i4'),  # boxes, with their masks
+        ('elsewhere', 'O'),  # of them, `Found.which` if the mask is elsewhere
     )
 
   def objects(
       self, image: ImageFile, size: Size
-  ) -> tuple[detection_lib.Objects, Counter]:
-    """Returns the objects of an image within it, and how many are `_ODD`.
+  ) -> tuple[detection_lib.Objects, list[str], Counter]:
+    """Returns the objects of an image within it.
+
+    Returns:
+      The objects, how messages name them, and how many are `_ODD`.
 
     Raises:
       ValueError: If they cannot be used.
@@ -130,15 +137,24 @@ class ObjectLabels(ClassLabels):
         np.array(areas, np.float64),
         masks,
     )
-    return objects, odd
+    return objects, [found.which for found in kept], odd
 
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns the objects, and what is odd about them, see `findings`."""
-    objects, odd = self.objects(image, picture.size)
-    return picture.size, objects, *(odd[name] for name in (*_ODD, 'beyond'))
+    objects, which, odd = self.objects(image, picture.size)
+    compared, elsewhere = _compared(objects, picture.size)
+    return (
+        picture.size,
+        objects,
+        *(odd[name] for name in (*_ODD, 'beyond')),
+        len(compared),
+        [which[index] for index in elsewhere],
+    )
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
     """Refuses images of which no image for training has an object.
+
+    Refuses boxes of which more than half contradict their masks, too.
 
     Raises:
       UserError: See above.
@@ -151,6 +167,12 @@ class ObjectLabels(ClassLabels):
         if hint := self.hints.get('outside'):
           reason += f': {hint}'
       raise UserError(f'no image of train has an object{reason}')
+    masks = _masks_elsewhere(collection.images, table)
+    if 2 * masks['elsewhere'] > masks['compared']:
+      raise UserError(
+          f'{_said(masks)}: boxes must be x y w h in pixels, and masks those '
+          'of the same objects'
+      )
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
@@ -175,6 +197,7 @@ class ObjectLabels(ClassLabels):
         'sides': summary(sides) if sides else None,
         'odd': {name: _where(images, table[name]) for name in _ODD},
         'beyond': int(table['beyond'].sum()),
+        'boxes_and_masks': _masks_elsewhere(images, table),
     }
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
@@ -208,12 +231,15 @@ class ObjectLabels(ClassLabels):
         )
       for name, odd in found['odd'].items():
         hint = self.hints.get(name)
-        if name == 'cut' and found['beyond'] <= _MANY * total:
+        # Masks show better than borders whether boxes are where objects are.
+        if name == 'cut' and (masks or found['beyond'] <= _MANY * total):
           hint = None
         if odd['count']:
           text = _ODD[name].format(counted(odd['count'], 'box', 'boxes'))
           text = f'{split}: {text}, the first in {odd["first"]}'
           yield f'  warning: {text}: {hint}' if hint else f'  {text}'
+      if found['boxes_and_masks']['elsewhere']:
+        yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
       yield '  training says what sides are after resizing (anchor_scale)'
     train = report['splits']['train']
@@ -284,6 +310,60 @@ def _where(images, counts):
   found = np.flatnonzero(counts)
   first = images[found[0]].file_name if len(found) else None
   return {'count': int(counts.sum()), 'first': first}
+
+
+def _compared(objects, size):
+  """Returns which boxes are compared with their masks, and which contradict.
+
+  Crowds and small boxes are not compared. A box goes with its mask if it
+  overlaps the mask's bounding box, or if their sides are a pixel apart at most.
+  """
+  if not objects.masks:
+    return [], []
+  width, height = size
+  coder = detection_lib.pycocotools('mask')
+  runs = [
+      {'size': [height, width], 'counts': counts.tolist()}
+      for counts in objects.masks
+  ]
+  coded = coder.frPyObjects(runs, height, width)
+  boxes, around = objects.boxes, coder.toBbox(coded)
+  around[:, 2:] += around[:, :2]  # was x y w h
+  shared = np.minimum(boxes[:, 2:], around[:, 2:])
+  shared = (shared - np.maximum(boxes[:, :2], around[:, :2])).clip(0).prod(1)
+  areas = ((each[:, 2:] - each[:, :2]).prod(1) for each in (boxes, around))
+  apart = shared < _OVERLAP * (sum(areas) - shared)
+  apart &= (np.abs(boxes - around) > 1).any(1)
+  large = (boxes[:, 2:] - boxes[:, :2]).min(1) >= _SMALL
+  compared = np.flatnonzero(large & ~objects.crowds)
+  return compared, compared[apart[compared]]
+
+
+def _masks_elsewhere(images, table):
+  """Returns how many masks of `images` are elsewhere than their boxes."""
+  first = next(
+      (
+          {'file_name': image.file_name, 'object': which[0]}
+          for image, which in zip(images, table['elsewhere'], strict=True)
+          if which
+      ),
+      None,
+  )
+  return {
+      'compared': int(table['compared'].sum()),
+      'elsewhere': sum(map(len, table['elsewhere'])),
+      'first': first,
+  }
+
+
+def _said(masks):
+  """Returns the text on what `_masks_elsewhere` counts."""
+  first = '{object} of {file_name}'.format_map(masks['first'])
+  return (
+      f'the masks of {masks["elsewhere"]:,} of '
+      f'{counted(masks["compared"], "object")} lie elsewhere than their boxes, '
+      f'the first {first}'
+  )
 
 
 def _run_lengths(counts):
