@@ -52,8 +52,9 @@ def augment(
   those of the mixing, which the whole batch shares. The key is the only source
   of randomness: the same key gives the same batch.
 
-  `config` is the section `config.augment`, whose fields `recipes.FIELDS` has;
-  `smoothing` is `config.label_smoothing`.
+  `config` is the section `config.augment`, described in `recipes.FIELDS`, and
+  `smoothing` is `config.label_smoothing`. `mean` and `std` are as in
+  `normalize`.
 
   Returns:
     Normalised images, and smoothed targets that sum to 1.

@@ -1,1 +1,1 @@
-"""Checkpoints of the train state: saving, retention, checksums, restoring."""
+"""Checkpoints of the train state: saving, keeping, checksums, restoring."""

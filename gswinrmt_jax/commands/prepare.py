@@ -21,8 +21,9 @@ and its label image have the same name, except for the suffix.
     --val 0.2 --test 0 --seed 1                  if they are without
     --replace                                    if it is there already
   gswinrmt prepare detection cells --images DIR --boxes FILE
-                                                 COCO's JSON; or DIR, with VOC's
-                                                 XML or YOLO's text
+                                                 COCO's JSON; YOLO's YAML; or
+                                                 DIR, with VOC's XML or YOLO's
+                                                 text
     --val FILE --test FILE                       of these images
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
@@ -145,8 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--boxes',
       type=_path,
       metavar='FILE|DIR',
-      help="a JSON file of COCO, or a folder with VOC's XML or YOLO's text for "
-      'each image',
+      help="a JSON file of COCO, a folder with VOC's XML or YOLO's text for "
+      "each image, or YOLO's YAML file in that folder",
   )
   add = parser.add_argument_group('images that have no splits yet').add_argument
   for name in ('val', 'test'):

@@ -223,7 +223,8 @@ def divide(
     if start >= len(images):
       raise UserError(
           f'{name} has {len(images)} images, of which none is left '
-          'for train: add some, or lower the shares of val and test'
+          'for train: add some, or divide them yourself, into train/, val/ and '
+          'test/'
       )
     splits['train'] += images[start:]
   for split in wanted:
@@ -231,8 +232,8 @@ def divide(
       whole = 'every class' if collection.labels.by_class else 'the images'
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
-          'is less than half an image: add some, raise its share, or divide '
-          'them yourself, into train/, val/ and test/'
+          'is less than half an image: add some, or divide them yourself, into '
+          'train/, val/ and test/'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {

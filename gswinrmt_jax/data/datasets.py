@@ -237,7 +237,7 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
 
 
 def describe(name: str, data_dir: str = '') -> list[str]:
-  """Returns lines for the user on what is in class folders, if they are that.
+  """Returns lines for the user on class folders; none for other data.
 
   Raises:
     UserError: As in `class_folders.read`.
@@ -275,9 +275,9 @@ def load(
       image, as in `pictures.fit`, or a `pictures.RandomCrop`. For training on
       the other tasks, a `segmentation.Crop` or `detection.Training`; None for
       evaluation on whole images.
-    storage: 'memory' or 'disk', which decode once, or 'decode', which the other
-      tasks and random crops need. The images are the same. 'disk' keeps digits
-      in memory.
+    storage: 'memory' or 'disk', which decode once, or 'decode', which random
+      crops need and other tasks always do. The images are the same. 'disk'
+      keeps digits in memory.
     workers: Decoding processes if storage is 'decode'; 0 for threads.
 
   Raises:

@@ -1,4 +1,4 @@
-"""What predictions are drawn with: colours of classes, a font for names."""
+"""Colours and letters of classes in pictures."""
 
 import pathlib
 

@@ -10,7 +10,10 @@ from gswinrmt_jax.errors import UserError
 # Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
 BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
 
-AGAIN = 'remove that directory and prepare the data set again'
+AGAIN = (
+    'remove that directory and prepare the data set again; class folders are '
+    'read where they are, by --config.data.name=DIR'
+)
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
 

@@ -175,7 +175,11 @@ def _check_other_files(weights, folder, name):
     return
   # As it would be read back: the file also has the version of the package.
   written = json.loads(json.dumps(weights.card.to_dict()))
-  if card_lib.read(path) != card_lib.from_dict(written, str(path)):
+  before, now = (
+      json.dumps(card.to_dict(), sort_keys=True)
+      for card in (card_lib.read(path), card_lib.from_dict(written, str(path)))
+  )
+  if before != now:
     raise UserError(
         f'{folder / there[0]} is of other weights: choose another --out, or '
         'remove it'

@@ -1,7 +1,7 @@
 """Several processes that train one model together, on one host or on many.
 
 All of them run the same program. Each reads its own part of every batch. Only
-process 0 writes logs, plots and checkpoints; all restore them. They decide
+process 0 writes logs, plots and checkpoints; all read checkpoints. They decide
 together when to end: if one left alone, the others would wait for it in the
 next collective operation.
 """

@@ -333,7 +333,8 @@ def _check(model, size, point, label, cam_stage):
   (height, width), (x, y) = size, point
   if not (0 <= x < width and 0 <= y < height):
     raise UserError(
-        f'point {x}, {y} is outside of the image of {width} x {height} pixels'
+        f'point {x}, {y} is outside of the {width} x {height} pixels that the '
+        'model sees'
     )
   if label is not None and not 0 <= label < model.num_classes:
     raise UserError(

@@ -467,13 +467,12 @@ def axis_blocks(
 ) -> Blocks:
   """Cuts lines of `extent` tokens into blocks of `k` whole windows.
 
-  A block has about 14 tokens, so the cost per token does not grow with the map.
-  Two kinds of lines are a single block. One would have fewer than four blocks,
-  and is faster as one. The other has images with `ends` of their own, whose
-  windows are shifted by different numbers of tokens. There, the windows and the
-  mask of each image are those of its map without padding.
-
-  Padding is never a key.
+  A block has about 14 tokens, and at least one window, so that the cost per
+  token does not grow with the map. A line is a single block if it would have
+  fewer than four, as it is then faster. It also is one if images have `ends` of
+  their own: their windows are shifted by different numbers of tokens, and
+  windows and mask of each image are those of its map without padding. Padding
+  is never a key.
 
   Shifted windows begin `(M^ - s^) mod M^` tokens before the line.
 

@@ -58,8 +58,8 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
 def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:
   """Returns the arrays that depend on classes, and why they are not copied.
 
-  There are none to name if the weights have the data set's classes, have no
-  names of classes, or have another number: then shapes differ.
+  None if the classes are equal, if the weights have no names of classes, or if
+  the numbers differ, which shapes show.
   """
   card = source.card
   there, here = (
@@ -74,7 +74,7 @@ def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:
   more = dataclasses.replace(card, num_classes=len(here) + 1, class_names=())
   shapes = _flat(factory.variable_shapes(more.make_model()))
   return {
-      name: f"is of other classes: {label} is '{mine}' there, '{other}' here"
+      name: f"is of other classes: '{mine}' is '{other}' here"
       for name, array in _flat(source.variables).items()
       if array.shape != shapes[name].shape
   }

@@ -82,7 +82,7 @@ def test_shares_that_will_not_do(shares):
 
 def test_a_class_that_leaves_train_nothing():
   said = r"class '1' has 2 images, .* for train: add some"
-  with pytest.raises(UserError, match=f'{said}, or lower the shares of val'):
+  with pytest.raises(UserError, match=f'{said}, or divide them yourself'):
     _divided((9, 2), 0.3, 0.3)
 
 
@@ -90,7 +90,7 @@ def test_a_split_that_gets_nothing():
   assert _divided((9, 5), 0.1, 0.1).counts('val') == [1, 1]
   assert _divided((5, 4), 0.1, 0.1).counts('val') == [1, 0]
   said = r'^val would get nothing, as 0\.1 of every class .*: add some'
-  with pytest.raises(UserError, match=f'{said}, raise its share, or divide'):
+  with pytest.raises(UserError, match=f'{said}, or divide them yourself'):
     _divided((4, 4), 0.1, 0.2)
   with pytest.raises(UserError, match=r'^test would get '):
     _divided((4, 4), 0.2, 0.1)

@@ -55,10 +55,14 @@ def test_stock_tfds_reads_what_was_prepared(make, tmp_path, capfd):
   assert tuple(names) == datasets.info('cifar10').class_names
 
 
-def test_what_is_there_is_written_again_if_asked(tmp_path):
+def test_what_is_there_is_written_again_if_asked(tmp_path, capsys):
   root, archive = str(tmp_path / 'tfds'), str(binary_archive(tmp_path))
   final = cifar10.prepare(root, archive)
+  cifar10.prepare(root, str(python_archive(tmp_path)))
+  assert capsys.readouterr().out.endswith('nothing done\n')
+  (final / 'mark').touch()
   assert cifar10.prepare(root, archive, replace=True) == final
+  assert not (final / 'mark').exists()
   assert os.listdir(final.parent) == ['3.0.2']
 
 

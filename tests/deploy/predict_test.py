@@ -498,7 +498,7 @@ def test_maps_beside_the_prediction(small, digits, tmp_path, capsys):
   ]
   assert 'maps in' in capsys.readouterr().err
   assert main.main([*arguments[:-1], '--point=20,99']) == 2
-  said = 'point 20, 99 is outside of the image of 32 x 32 pixels'
+  said = 'point 20, 99 is outside of the 32 x 32 pixels that the model sees'
   assert said in capsys.readouterr().err
 
 

@@ -609,12 +609,18 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
         ('{0: ring, 2: key}', 'or of their numbers from 0'),
         ('[ring, ""]', 'class 1 has an empty name'),
         ('[ring, key, ring]', "has the class 'ring' twice"),
-        ('[ring]\nkpt_shape: [17, 2]', 'kpt_shape: key points are not read'),
     ],
 )
 def test_names_of_yolo_that_are_refused(names, said, root, prepare):
   with pytest.raises(UserError, match=said):
     prepare(_yolo(root, names, a='0 0.5 0.5 0.5 0.25'))
+
+
+def test_key_points_of_yolo_are_no_polygons(root, prepare):
+  boxes = _yolo(root, '[ring]\nkpt_shape: [2, 2]', a='0 .5 .5 1 1 .5 .5 .6 .6')
+  (root / 'names').write_text('ring\n')
+  with pytest.raises(UserError, match='kpt_shape: key points are not read'):
+    prepare(boxes, f'--classes={root}/names')
 
 
 def test_polygons_of_yolo_are_masks(root, prepare):
@@ -636,7 +642,7 @@ def test_polygons_of_yolo_are_masks(root, prepare):
     assert abs(area - width * height / 8) < height / 2
   (boxes / 'b.txt').write_text('0 0.5 0.5 1 1')
   said = prepare(boxes, '--replace')
-  assert 'others boxes: no mask stored' in said
+  assert 'others boxes: no masks stored, b.txt has a box' in said
 
 
 def test_names_of_yolo_are_as_they_are_written(root, prepare):
@@ -655,6 +661,23 @@ def test_names_with_an_accent_of_its_own_are_paired(root, prepare):
   content = _coco()
   content['images'][0]['file_name'] = '\xfc.png'
   assert 'left out' not in prepare(content, '--replace')
+
+
+def test_paths_of_windows(root, prepare):
+  (root / 'images' / 'left').mkdir()
+  for name in ('a.png', 'b.png'):
+    (root / 'images' / name).rename(root / 'images' / 'left' / name)
+  content = _coco()
+  for image in content['images'][:2]:
+    image['file_name'] = 'left\\' + image['file_name']
+  assert 'left out' not in prepare(content)
+  labels = root / 'labels' / 'left'
+  labels.mkdir(parents=True)
+  (labels / 'a.txt').write_text('0 0.5 0.5 1 1')
+  boxes = _yolo(root)
+  (root / 'val.txt').write_text('left\\b.png\n')
+  said = prepare(boxes, '--replace', val=root / 'val.txt', test=None)
+  assert 'train 7, val 1 images' in said
 
 
 def test_names_of_classes_in_a_file(root, prepare):

@@ -68,10 +68,10 @@ class LabelImages(ClassLabels):
       UserError: If a class has no pixels in train, and pixels of 255 have none,
         or there is but one class, or most unnamed classes have no pixels.
     """
-    found = np.ones(1, bool)
-    if not collection.class_names:
-      found = table['pixels'].any(0)
-      found[pictures.VOID] = False
+    found = table['pixels'].any(0)
+    found[pictures.VOID] = False
+    unnamed = not collection.class_names
+    if unnamed:
       count = int(found.nonzero()[0].max(initial=0)) + 1
       if count < 2:
         void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
@@ -102,7 +102,7 @@ class LabelImages(ClassLabels):
           'that there are by --classes; if 255 does mean no class, say so with '
           '--void 255'
       )
-    if 2 * found.sum() < found.nonzero()[0].max(initial=0):
+    if unnamed and 2 * found.sum() < len(collection.class_names):
       values = found.nonzero()[0] + self.coding.zero_is_void
       raise UserError(
           f'the label images have {len(values)} classes, whose values go up to '

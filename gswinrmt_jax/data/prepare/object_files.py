@@ -60,12 +60,12 @@ def find(
   ignored = Counter()
   lists = {'val': val, 'test': test}
   lists = {split: path for split, path in lists.items() if path}
+  if boxes.is_file() and classes:
+    raise UserError('--classes: the file of --boxes has the classes already')
   names = ()
   if boxes.suffix in ('.yaml', '.yml') and boxes.is_file():
     names, boxes = _yaml_names(boxes), boxes.parent
   if boxes.is_file():
-    if classes:
-      raise UserError('--classes: the file of --boxes has the classes already')
     return coco.find(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
@@ -94,7 +94,7 @@ class _VOC:
     if not names:
       found = set()
       for path in map(boxes.joinpath, image_paths.files(boxes, '', '.xml')):
-        with contextlib.suppress(ValueError):  # `read` says it of an image.
+        with contextlib.suppress(ValueError):  # `read` names its image.
           found |= {name for name, *_ in _voc_objects(_voc_root(path), path)}
       names = sorted(found)
     self.names = tuple(names)
@@ -168,9 +168,11 @@ class _Yolo:
   optional = True  # An image without a file has no objects.
 
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
+    places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
+    path = next((place for place in places if place.is_file()), None)
+    if path and b'kpt_shape' in path.read_bytes():
+      raise UserError(f'{path} has a kpt_shape: key points are not read')
     if not names:
-      places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
-      path = next((place for place in places if place.is_file()), None)
       if path is None:
         raise UserError(
             f'neither --boxes {boxes} nor the two folders above it have a '
@@ -181,9 +183,9 @@ class _Yolo:
     self.names = tuple(names)
 
   def masked(self, content: bytes) -> set[bool]:
-    """Returns whether the objects of a file are polygons; both if some are."""
-    lines = filter(None, map(bytes.split, content.splitlines()))
-    return {len(line) > 5 for line in lines}
+    """Returns whether its objects are polygons; both, if only some are."""
+    lines = map(bytes.split, content.splitlines())
+    return {len(line) > 5 for line in lines if len(line) > 4}
 
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file."""
@@ -243,8 +245,6 @@ def _yaml_names(path):
     raise UserError(
         f'{path} has no list of names, or of their numbers from 0'
     ) from error
-  if 'kpt_shape' in content:
-    raise UserError(f'{path} has a kpt_shape: key points are not read')
   if '' in names:
     raise UserError(f'{path}: class {names.index("")} has an empty name')
   name, times = Counter(names).most_common(1)[0] if names else ('', 0)
@@ -273,13 +273,17 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       return []
     return kind.read(boxes / image.label_file, size)
 
-  content, masked, notes = hashlib.sha256(), set(), []
+  content, masked, notes = hashlib.sha256(), {}, []
   for name in sorted(image.label_file for image in images if image.label_file):
     stored = (boxes / name).read_bytes()
     content.update(name.encode() + stored)
-    masked |= kind.masked(stored)
+    for has_mask in kind.masked(stored):
+      masked.setdefault(has_mask, name)
   if len(masked) > 1:
-    notes = ['warning: some objects are polygons, others boxes: no mask stored']
+    notes = [
+        'warning: some objects are polygons, others boxes: no masks stored, '
+        f'{masked[False]} has a box'
+    ]
   return Collection(
       root,
       kind.names,
@@ -288,7 +292,7 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       notes=notes,
       source={'boxes': str(boxes), 'content of boxes': content.hexdigest()},
       labels=ObjectLabels(
-          read, len(kind.names), masks=masked == {True}, hints=kind.hints
+          read, len(kind.names), masks=masked.keys() == {True}, hints=kind.hints
       ),
       unpaired=unpaired,
   )
@@ -309,6 +313,8 @@ def _listed(images, lists):
     splits[split] = []
     for line in side_files.read_lines(f'--{split}', path):
       name = image_paths.composed(line)
+      if name not in paths:  # A path of Windows is read as one of Unix.
+        name = name.replace('\\', '/')
       stem = os.path.splitext(name)[0]
       found = paths.get(name) or stems.get(name) or stems.get(stem)
       found = found or ends.get(name) or ends.get(stem)

@@ -9,8 +9,7 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models.layers import BatchNorm, Conv
 from gswinrmt_jax.ops import padding
 
-# Of convolutions before a ReLU: those with BN, and of mask heads (He et al.,
-# 2015).
+# Of convolutions with BN, and of all layers of mask heads (He et al., 2015).
 he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
 
