@@ -16,6 +16,7 @@ import run
 import gswinrmt_jax
 from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.models import named
 from gswinrmt_jax.models.architecture import Architecture
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -205,14 +206,33 @@ def test_links_and_paths_lead_somewhere(page):
     assert linked.exists(), f'{page}: {target}'
     assert not anchor or anchor in _anchors(linked), f'{page}: #{anchor}'
   folders = 'configs|docs|results|tests|experiments|benchmarks|gswinrmt_jax'
-  for named in re.findall(rf'`((?:{folders})/[\w./]+)`', text):
-    if 'NAME' not in named:  # a placeholder
-      assert (ROOT / named).exists(), f'{page}: {named}'
+  for place in re.findall(rf'`((?:{folders})/[\w./]+)`', text):
+    if 'NAME' not in place:  # a placeholder
+      assert (ROOT / place).exists(), f'{page}: {place}'
 
 
 def test_models_has_every_parameter_count():
   for name, (_, count) in parameter_counts.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
+
+
+def test_models_has_heads_ratios_and_stochastic_depth():
+  rows = _table(_page('models'), '| name | heads | FFN ratio |').splitlines()
+  listed = {}
+  for row in rows[2:]:
+    names, heads, ratios, rates = row.strip('| ').split(' | ')
+    names, rates = re.findall('`(.*?)`', names), rates.split(', ')
+    for name, rate in zip(
+        names, rates * (len(names) // len(rates)), strict=True
+    ):
+      listed[name] = heads, ratios, rate
+  assert listed.keys() == named.MODELS.keys()
+  for name, (heads, ratios, rate) in listed.items():
+    arch = named.MODELS[name]
+    assert heads == ' '.join(map(str, arch.num_heads))
+    ratios = tuple(map(float, ratios.split()))
+    assert ratios * (arch.stages // len(ratios)) == arch.mlp_ratios
+    assert float(rate) == arch.drop_path_rate
 
 
 def test_models_tells_where_maps_were_measured_to_point():

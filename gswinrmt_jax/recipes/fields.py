@@ -252,9 +252,9 @@ FIELDS: Mapping[str, Field] = {
     ),
     'data.fit_within': Field(
         (0, 0),
-        'longest long side and longest short side, in pixels, that images of a '
-        'segmenter or detector are reduced or enlarged to fit, keeping aspect '
-        'ratio; (0, 0): as stored',
+        'upper bounds of the longer and of the shorter side, in pixels: images '
+        'of a segmenter or detector are reduced or enlarged to fit both, '
+        'keeping aspect ratio; (0, 0): as stored',
         at_most=8192,
         tasks=PIXELS | BOXES,
     ),
