@@ -15,7 +15,7 @@ import run
 
 import gswinrmt_jax
 from gswinrmt_jax import ops, recipes
-from gswinrmt_jax.commands import main
+from gswinrmt_jax.commands import main, recipe_files
 from gswinrmt_jax.models import named
 from gswinrmt_jax.models.architecture import Architecture
 
@@ -262,9 +262,20 @@ def test_drawings_are_those_of_their_scripts(script, picture, arguments):
   assert draw(*arguments) == (images / f'{picture}.svg').read_text()
 
 
+def test_a_recipe_of_ones_own(tmp_path):
+  page = _page('training').partition('## A recipe of your own')[2]
+  code = re.search(r'```python\n(.*?)```', page, re.DOTALL)[1]
+  path = tmp_path / 'mine.py'
+  path.write_text(code)
+  config = recipe_files.load(str(path), [])
+  assert (config.num_epochs, config.model.window_size) == (100, 4)
+  assert recipe_files.load(f'{path}:smoke', []).num_epochs == 1
+
+
 def test_the_version_is_the_same_everywhere():
   version = gswinrmt_jax.__version__
   assert f'\nversion: {version}\n' in (ROOT / 'CITATION.cff').read_text()
+  assert f'version = {{{version}}},' in (ROOT / 'README.md').read_text()
   newest = re.search(
       r'^## \[(.*?)\]', (ROOT / 'CHANGELOG.md').read_text(), re.M
   )

@@ -220,7 +220,7 @@ def _detect(args, images, weights, terminal):
   number = len(contents['annotations'])
   terminal.say(
       f'{number:,} objects of {count:,} images: {folder / _OBJECTS}'
-      + f'; none reaches --least-score {least:g}' * (not number)
+      + f'; none of at least --least-score {least:g}' * (not number)
   )
   return count
 

@@ -203,8 +203,10 @@ def divide(
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
   groups = [f'class {name!r}' for name in collection.class_names]
+  advice = 'add some, or divide them yourself, into train/, val/ and test/'
   if not collection.labels.by_class:
     groups = [str(collection.root)]
+    advice = 'add some, or change --val and --test (0 omits a split)'
   classes = [[] for _ in groups]
   for image in collection.splits[UNDIVIDED]:
     classes[image.label].append(image)
@@ -223,8 +225,7 @@ def divide(
     if start >= len(images):
       raise UserError(
           f'{name} has {len(images)} images, of which none is left '
-          'for train: add some, or divide them yourself, into train/, val/ and '
-          'test/'
+          f'for train: {advice}'
       )
     splits['train'] += images[start:]
   for split in wanted:
@@ -232,8 +233,7 @@ def divide(
       whole = 'every class' if collection.labels.by_class else 'the images'
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
-          'is less than half an image: add some, or divide them yourself, into '
-          'train/, val/ and test/'
+          f'is less than half an image: {advice}'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {

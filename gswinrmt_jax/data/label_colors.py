@@ -1,4 +1,4 @@
-"""Colours and letters of classes in pictures."""
+"""Colours of classes, and the font of their names, in pictures."""
 
 import pathlib
 

@@ -11,8 +11,8 @@ from gswinrmt_jax.errors import UserError
 BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
 
 AGAIN = (
-    'remove that directory and prepare the data set again; class folders are '
-    'read where they are, by --config.data.name=DIR'
+    'remove that directory and prepare the data set again (class folders need '
+    'no preparation)'
 )
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 

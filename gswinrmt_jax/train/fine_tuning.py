@@ -58,7 +58,7 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
 def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:
   """Returns the arrays that depend on classes, and why they are not copied.
 
-  None if the classes are equal, if the weights have no names of classes, or if
+  Empty if the classes are equal, if the weights have no names of classes, or if
   the numbers differ, which shapes show.
   """
   card = source.card

@@ -309,7 +309,8 @@ def test_too_few_classes_or_images(tmp_path):
   PIL.Image.fromarray(pixels).save(tmp_path / 'labels' / 'train' / 'a.png')
   assert '; 40% of their pixels are 255, which is void' in _said(tmp_path)
   _write(tmp_path / 'few', 'a', 'b')
-  assert 'images is less than half an image' in _said(tmp_path / 'few')
+  said = _said(tmp_path / 'few')
+  assert 'images is less than half an image: add some, or change --val' in said
   said = _said(tmp_path / 'few', '--val=0.4', '--test=0.5')
   assert re.search('few/images has 2 images, of which none is left', said)
 
@@ -359,9 +360,12 @@ def test_classes_without_names(tmp_path):
   _masks(tmp_path, (128, 255), *_SPLITS)
   assert "class '0' has no pixels in train; 43%" in _said(tmp_path)
   _masks(tmp_path, (0, 128), *_SPLITS)
-  assert 'have 2 classes, whose values go up to 128: 0, 128; number' in _said(
-      tmp_path
-  )
+  for most in (128, 4):
+    _masks(tmp_path, (0, most), *_SPLITS)
+    said = f'have 2 classes, whose values go up to {most}: 0, {most}; number'
+    assert said in _said(tmp_path)
+  _masks(tmp_path, (0, 3), *_SPLITS)
+  _run(tmp_path, f'--dir={tmp_path}/half')
   _masks(tmp_path, (1, 2), *_SPLITS)
   _run(tmp_path, '--zero-is-void')
   names = datasets.info('scenes', str(tmp_path / 'out')).class_names

@@ -250,7 +250,7 @@ def test_the_command(command, tmp_path, capsys):
   assert main.main([*call, '--json']) == 0
   assert json.loads(capsys.readouterr().out) == contents
   assert main.main([*call[:-1], '--least-score=1']) == 0
-  assert capsys.readouterr().err.endswith('none reaches --least-score 1\n')
+  assert capsys.readouterr().err.endswith('none of at least --least-score 1\n')
   assert main.main(call) == 0
   capsys.readouterr()
   (images / 'b.png').write_text('no image')

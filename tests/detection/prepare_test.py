@@ -619,8 +619,11 @@ def test_names_of_yolo_that_are_refused(names, said, root, prepare):
 def test_key_points_of_yolo_are_no_polygons(root, prepare):
   boxes = _yolo(root, '[ring]\nkpt_shape: [2, 2]', a='0 .5 .5 1 1 .5 .5 .6 .6')
   (root / 'names').write_text('ring\n')
-  with pytest.raises(UserError, match='kpt_shape: key points are not read'):
+  said = 'kpt_shape: key points are not read'
+  with pytest.raises(UserError, match=said):
     prepare(boxes, f'--classes={root}/names')
+  with pytest.raises(UserError, match=said):
+    prepare((root / 'data.yaml').rename(root / 'pose.yaml'))
 
 
 def test_polygons_of_yolo_are_masks(root, prepare):
@@ -643,6 +646,10 @@ def test_polygons_of_yolo_are_masks(root, prepare):
   (boxes / 'b.txt').write_text('0 0.5 0.5 1 1')
   said = prepare(boxes, '--replace')
   assert 'others boxes: no masks stored, b.txt has a box' in said
+  # Lines that are refused, the second with a score, cost other images nothing.
+  (boxes / 'b.txt').write_text('1 0.5 0.5\n1 0.5 0.5 1 1 0.9\n')
+  said = prepare(boxes, '--replace', '--on-error=skip')
+  assert 'train: 2 objects with masks' in said and 'some objects' not in said
 
 
 def test_names_of_yolo_are_as_they_are_written(root, prepare):
@@ -740,11 +747,16 @@ def test_pixels_are_no_values_of_yolo(root, prepare):
             '--boxes={root}/a.json --classes=x',
             '--classes: the file of --boxes has the classes already',
         ),
+        (
+            '--boxes={root}/data.yaml --classes=x',
+            '--classes: the file of --boxes has the classes already',
+        ),
     ],
 )
 def test_wrong_arguments(root, arguments, said):
   _write(root / 'a.json', _coco())
   _write(root / 'list.json', [])
+  (root / 'data.yaml').write_text('names: [ring]')
   arguments = [each.format(root=root) for each in arguments.split()]
   with pytest.raises(UserError, match=re.escape(said)):
     _run(root, *arguments)

@@ -170,8 +170,8 @@ class _Yolo:
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
     places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
     path = next((place for place in places if place.is_file()), None)
-    if path and b'kpt_shape' in path.read_bytes():
-      raise UserError(f'{path} has a kpt_shape: key points are not read')
+    if path:
+      _check_no_key_points(path)
     if not names:
       if path is None:
         raise UserError(
@@ -185,7 +185,7 @@ class _Yolo:
   def masked(self, content: bytes) -> set[bool]:
     """Returns whether its objects are polygons; both, if only some are."""
     lines = map(bytes.split, content.splitlines())
-    return {len(line) > 5 for line in lines if len(line) > 4}
+    return {len(line) > 5 for line in lines if len(line) > 4 and len(line) % 2}
 
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file."""
@@ -228,10 +228,23 @@ class _Yolo:
     return found
 
 
-def _yaml_names(path):
-  """Returns the names of the classes in a YAML file of YOLO."""
+def _check_no_key_points(path):
+  """Refuses a YAML file of key points, which would pass for polygons."""
   import yaml  # huggingface_hub needs it, too.
 
+  try:
+    content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
+  except (OSError, ValueError, yaml.YAMLError):
+    return  # `_yaml_names` says so, if names are needed.
+  if isinstance(content, dict) and 'kpt_shape' in content:
+    raise UserError(f'{path} has a kpt_shape: key points are not read')
+
+
+def _yaml_names(path):
+  """Returns the names of the classes in a YAML file of YOLO."""
+  import yaml
+
+  _check_no_key_points(path)
   try:
     # Every value as it is written: YAML would turn a class `no` into False.
     content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
