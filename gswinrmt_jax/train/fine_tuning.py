@@ -7,10 +7,9 @@ from typing import Any
 from flax import traverse_util
 import jax.numpy as jnp
 
-from gswinrmt_jax.data import datasets, image_paths
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.train_state import TrainState
@@ -61,17 +60,15 @@ def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:
   Empty if the classes are equal, if the weights have no names of classes, or if
   the numbers differ, which shapes show.
   """
-  card = source.card
-  there, here = (
-      [*map(image_paths.composed, names)]
-      for names in (card.class_names, info.class_names)
-  )
-  if source.task != info.task or len(there) != len(here) or there == here:
+  card, count = source.card, len(info.class_names)
+  if source.task != info.task or card.num_classes != count:
     return {}
-  label = next(k for k, name in enumerate(there) if name != here[k])
-  mine, other = (printable(names[label]) for names in (there, here))
+  differing = source.first_other_class(info)
+  if not differing:
+    return {}
+  _, mine, other = differing
   # With a class more, these arrays have another shape.
-  more = dataclasses.replace(card, num_classes=len(here) + 1, class_names=())
+  more = dataclasses.replace(card, num_classes=count + 1, class_names=())
   shapes = _flat(factory.variable_shapes(more.make_model()))
   return {
       name: f"is of other classes: '{mine}' is '{other}' here"

@@ -133,6 +133,22 @@ class Weights:
           'are accepted here (`gswinrmt evaluate` and `predict` take it)'
       )
 
+  def first_other_class(
+      self, info: datasets.Info
+  ) -> tuple[int, str, str] | None:
+    """Returns the first label whose class has another name in a data set.
+
+    Returns:
+      The label and its printable names, here and there; None if the names are
+      equal or the weights have none. Numbers of classes must be equal.
+    """
+    own, data = self.card.class_names, info.class_names
+    for label, names in enumerate(zip(own, data, strict=False)):
+      mine, other = map(image_paths.composed, names)
+      if mine != other:
+        return label, printable(mine), printable(other)
+    return None
+
   def check_classes(self, info: datasets.Info) -> None:
     """Checks that a data set has the classes of the weights.
 
@@ -146,18 +162,17 @@ class Weights:
           f'{self.origin} has {card.num_classes} classes, {info.name} has '
           f'{len(info.class_names)}: choose a data set with the same classes'
       )
-    own, data = (
-        [*map(image_paths.composed, names)]
-        for names in (card.class_names, info.class_names)
-    )
-    if own and own != data:
-      label = next(k for k, name in enumerate(own) if name != data[k])
+    if differing := self.first_other_class(info):
+      label, mine, other = differing
       remedy = 'choose a data set with the same classes'
-      if sorted(own) == sorted(data):
+      own, data = (
+          sorted(map(image_paths.composed, names))
+          for names in (card.class_names, info.class_names)
+      )
+      if own == data:
         remedy += ' in the same order'
         if self.task != 'classification':
           remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
-      mine, other = (printable(names[label]) for names in (own, data))
       raise UserError(
           f"class {label} is '{mine}' in {self.origin}, and '{other}' in "
           f'{info.name}: {remedy}'

@@ -8,28 +8,12 @@ from ml_collections import FrozenConfigDict
 import numpy as np
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch, mix, rand_augment, random_erasing
 
 B, H, W, K = 7, 9, 14, 4  # odd and not square
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
-ON = FrozenConfigDict(
-    {
-        'crop_padding': 4,
-        'flip': True,
-        'rand_augment_set': 'timm',
-        'rand_augment_ops': 2,
-        'rand_augment_magnitude': 9.0,
-        'rand_augment_std': 0.5,
-        'rand_augment_prob': 0.5,
-        'erase_prob': 0.25,
-        'erase_area': (0.02, 1 / 3),
-        'erase_aspect': (0.3, 1 / 0.3),
-        'erase_fill': 'noise',
-        'mixup_alpha': 0.8,
-        'cutmix_alpha': 1.0,
-        'mix_prob': 1.0,
-    }
-)
+ON = FrozenConfigDict(recipes.defaults('rmt_compact').augment)
 OFF = FrozenConfigDict(
     {
         **ON,

@@ -170,8 +170,9 @@ class _Yolo:
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
     places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
     path = next((place for place in places if place.is_file()), None)
-    if path:
-      _check_no_key_points(path)
+    if path and names:
+      with contextlib.suppress(OSError, ValueError):  # It need not be one.
+        _yaml_content(path)
     if not names:
       if path is None:
         raise UserError(
@@ -208,53 +209,52 @@ class _Yolo:
         ) from None
       if not 0 <= label < len(self.names):
         raise ValueError(f'has an object of class {label:g}, in {path}')
-      pixels = np.multiply(shares, size * (len(shares) // 2))
+      pixels, mask = np.multiply(shares, size * (len(shares) // 2)), None
       if len(pixels) > 4:
         x, y = pixels[::2], pixels[1::2]
-        corners, mask = (x.min(), y.min(), x.max(), y.max()), [pixels.tolist()]
+        corners = x.min(), y.min(), x.max(), y.max()
+        mask = [pixels.tolist()]
       else:
         x, y, width, height = pixels
         if width < 0 or height < 0:
           raise ValueError(
               f'has {path}, whose line {number} has a negative width or height'
           )
-        corners, mask = (
-            (x - width / 2, y - height / 2, x + width / 2, y + height / 2),
-            None,
-        )
+        corners = x - width / 2, y - height / 2, x + width / 2, y + height / 2
       box = tuple(map(float, corners))
       which = f'line {number} of the file'
       found.append(Found(int(label), box, mask=mask, which=which))
     return found
 
 
-def _check_no_key_points(path):
-  """Refuses a YAML file of key points, which would pass for polygons."""
+def _yaml_content(path):
+  """Returns a YAML file of YOLO; ValueError if it is none.
+
+  Refuses one of key points, which would pass for polygons.
+  """
   import yaml  # huggingface_hub needs it, too.
 
   try:
+    # Every value as it is written: YAML would turn a class `no` into False.
     content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
-  except (OSError, ValueError, yaml.YAMLError):
-    return  # `_yaml_names` says so, if names are needed.
+  except yaml.YAMLError as error:
+    raise ValueError from error
   if isinstance(content, dict) and 'kpt_shape' in content:
     raise UserError(f'{path} has a kpt_shape: key points are not read')
+  return content
 
 
 def _yaml_names(path):
   """Returns the names of the classes in a YAML file of YOLO."""
-  import yaml
-
-  _check_no_key_points(path)
   try:
-    # Every value as it is written: YAML would turn a class `no` into False.
-    content = yaml.load(path.read_text('utf-8'), yaml.BaseLoader)
+    content = _yaml_content(path)
     names, count = content['names'], content.get('nc')
     if isinstance(names, dict):
       names = [names[str(label)] for label in range(len(names))]
     elif not isinstance(names, list):
       raise TypeError
     names = tuple(map(str, names))
-  except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError) as error:
+  except (OSError, ValueError, TypeError, LookupError) as error:
     raise UserError(
         f'{path} has no list of names, or of their numbers from 0'
     ) from error
