@@ -6,7 +6,8 @@ and reports what is there. Training prepares cifar10 by itself if it is missing.
 ImageNet, mini-ImageNet and images with label images or boxes are prepared from
 local copies, as data sets of TFDS (TensorFlow Datasets): every image is decoded
 once to check it, and its bytes are stored unchanged. For segmentation, an image
-and its label image have the same name, except for the suffix.
+and its label image have the same name, except for the suffix and what
+--label-ending names.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
@@ -43,11 +44,12 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 
 _IMAGES = ('dir', 'images', 'jobs', 'on_error', 'replace')
 _SHARES = ('val', 'test', 'seed')
-_LABELS = ('labels', 'classes', 'void', 'zero_is_void')
+_LABELS = ('labels', 'classes', 'values', 'void', 'zero_is_void')
+_ENDINGS = ('image_ending', 'label_ending')
 # Which options belong to which data set.
 _OPTIONS = {
     'folder': ('name', 'jobs'),
-    'segmentation': ('name', *_IMAGES, *_SHARES, *_LABELS),
+    'segmentation': ('name', *_IMAGES, *_SHARES, *_LABELS, *_ENDINGS),
     'detection': ('name', *_IMAGES, *_SHARES, 'boxes', 'classes'),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
@@ -129,6 +131,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add = parser.add_argument_group('segmentation').add_argument
   add('--labels', metavar='DIR', help='folder of the label images')
+  for kind, example in ('image', '_leftImg8bit'), ('label', '_mask'):
+    add(
+        f'--{kind}-ending',
+        metavar='TEXT',
+        help=f'what the names of {kind}s end in before the suffix, such as '
+        f'{example}, if images and labels do not have the same names; other '
+        'files are passed over',
+    )
+  add(
+      '--values',
+      type=_values,
+      metavar='N,N,...',
+      help='value of each class, as in 0,255; default: 0,1,2,...',
+  )
   add(
       '--void',
       type=int,
@@ -284,8 +300,19 @@ def _find(args):
         classes=args.classes,
         void=args.void,
         zero_is_void=bool(args.zero_is_void),
+        values=args.values or (),
+        endings=(args.image_ending or '', args.label_ending or ''),
     )
   return collection.divide(found, shares, args.seed)
+
+
+def _values(text):
+  try:
+    return tuple(map(int, text.split(',')))
+  except ValueError:
+    raise UserError(
+        f'--values {text}: must be numbers, separated by commas, as in 0,255'
+    ) from None
 
 
 def _share_or_file(split, text):

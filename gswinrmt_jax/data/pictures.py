@@ -3,7 +3,7 @@
 Preparation, training, evaluation and prediction all use this one decoder.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -132,12 +132,21 @@ class LabelCoding:
 
   A value is the class. `VOID` (255) and `void` mark pixels without a class.
   With `zero_is_void` (as in ADE20K), 0 does too, and the class is the value
-  minus one.
+  minus one. With `values`, one for each class, `values[c]` is the value of
+  class c; 255 may be one.
   """
 
   num_classes: int = MAX_CLASSES
   void: int | None = None
   zero_is_void: bool = False
+  # Not shown: the checksums of labels that runs recorded have the other fields.
+  values: Sequence[int] = dataclasses.field(default=(), repr=False)
+
+  @property
+  def class_values(self) -> Sequence[int]:
+    """The value of each class."""
+    first = int(self.zero_is_void)
+    return self.values or range(first, first + self.num_classes)
 
   def decode(self, values: np.ndarray) -> np.ndarray:
     """Returns the classes `[h w]`, uint8, `VOID` where there is none.
@@ -148,22 +157,23 @@ class LabelCoding:
     classes = self._table[np.clip(values, -1, 256)]
     unknown = classes == _UNKNOWN
     if unknown.any():
-      first = int(self.zero_is_void)
-      none = np.flatnonzero(self._table == VOID)
+      of_classes = self.class_values
+      known = f'{of_classes[0]} to {of_classes[-1]}'
+      if self.values:
+        known = ', '.join(map(str, self.values))
+      none = ' or '.join(map(str, np.flatnonzero(self._table == VOID)))
       raise ValueError(
-          f'has the value {values[unknown][0]}: classes are {first} to '
-          f'{first + self.num_classes - 1}; no class is '
-          f'{" or ".join(map(str, none))}'
+          f'has the value {values[unknown][0]}: classes are {known}'
+          + f'; no class is {none}' * bool(none)
       )
     return classes
 
   @functools.cached_property
   def _table(self):
     """Classes of the values 0 to 255; the last entry is for all others."""
-    first = int(self.zero_is_void)
     table = np.full(257, _UNKNOWN, np.uint8)
-    table[first : first + self.num_classes] = np.arange(self.num_classes)
-    table[:first] = table[VOID] = VOID
+    table[: int(self.zero_is_void)] = table[VOID] = VOID
+    table[list(self.class_values)] = np.arange(self.num_classes)
     if self.void is not None:
       table[self.void] = VOID
     return table

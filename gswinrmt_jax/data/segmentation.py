@@ -58,7 +58,10 @@ class SegmentationSource(sources.TfdsSource):
     super().__init__(builder, split)
     said = builder.info.metadata
     self._coding = pictures.LabelCoding(
-        self._classes, said.get('void'), said.get('zero_is_void', False)
+        self._classes,
+        said.get('void'),
+        said.get('zero_is_void', False),
+        said.get('values') or (),
     )
     known = said.get('labels', '')
     self.label_checksum = (

@@ -196,14 +196,40 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
 @pytest.mark.parametrize(
     'names, first', [(_SPLITS, 'train/'), (('a', 'b', 'sub/c'), 'a.jpg')]
 )
-def test_labels_by_other_names_are_named(names, first, tmp_path):
+def test_labels_by_other_names(names, first, tmp_path):
   """As CamVid's own, which end in `_L`; divided or not."""
   _write(tmp_path, *names)
   for path in list((tmp_path / 'labels').rglob('*.png')):
     path.rename(path.with_name(f'{path.stem}_L.png'))
   said = _said(tmp_path)
-  assert f'no image is left for train: {first}' in said
-  assert f'has no label image in {tmp_path}/labels' in said
+  assert f'no image has a label image of the same name; {first}' in said
+  assert f'has no label image in {tmp_path}/labels: if names' in said
+  said = _said(tmp_path, '--label-ending=_R')
+  assert f'has no label image *_R in {tmp_path}/labels' in said
+  shares = [] if 'train/a' in names else ['--val=0.4', '--test=0']
+  _run(tmp_path, '--label-ending=_L', *shares)
+
+
+def test_images_and_label_images_in_one_folder(tmp_path, capsys):
+  """Of several files for an image, as in Cityscapes, one has the labels."""
+  contents = _write(tmp_path, *_SPLITS)
+  for name in _SPLITS:
+    stem = tmp_path / 'images' / name
+    stem.with_suffix('.jpg').rename(f'{stem}_rgb.jpg')
+    (tmp_path / 'labels' / f'{name}.png').rename(f'{stem}_ids.png')
+    image_files.write(tmp_path / 'images', [f'{name}_color.png'])
+  options = [f'--labels={tmp_path}/images', '--label-ending=_ids']
+  assert 'has no label image *_ids' in _said(tmp_path, *options)
+  _run(tmp_path, *options, '--image-ending=_rgb')
+  # Of the images, those of colours and labels; of the label images, all others.
+  assert 'skipped: with another ending 16' in capsys.readouterr().out
+  records = datasets.load(
+      'scenes', 'val', str(tmp_path / 'out'), task='segmentation'
+  )
+  assert records.source.key(0) == 'val/a_rgb.jpg'
+  label = PIL.Image.open(io.BytesIO(contents['val/a.jpg'][1]))
+  got = records.read(0)['label'][:5, :7]
+  np.testing.assert_array_equal(got, np.asarray(label))
 
 
 def test_bad_files_are_named(tmp_path, capsys):
@@ -352,18 +378,71 @@ def test_masks_of_0_and_255_are_refused(tmp_path, capsys):
   assert 'classes without pixels in train: fg' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    'stored, options, classes, want',
+    [
+        ((0, 255), '--values=0,255', ('0', '255'), (0, 1)),
+        ((0, 255), '--values=255,0', ('255', '0'), (1, 0)),
+        ((90, 7), '--values=7,20,90 --void=1', ('7', '20', '90'), (2, 0)),
+        ((90, 7), '--values=7,20 --void=90', ('7', '20'), (255, 0)),
+    ],
+)
+def test_values_of_classes(stored, options, classes, want, tmp_path):
+  _write(tmp_path, *_SPLITS)
+  _masks(tmp_path, stored, *_SPLITS)
+  _run(tmp_path, *options.split())
+  data_dir = str(tmp_path / 'out')
+  assert datasets.info('scenes', data_dir).class_names == classes
+  records = datasets.load('scenes', 'val', data_dir, task='segmentation')
+  np.testing.assert_array_equal(records.read(0)['label'][0, :2], want)
+
+
+@pytest.mark.parametrize(
+    'options, said',
+    [
+        ('--values=0,x', '--values 0,x: must be numbers, separated by commas'),
+        ('--values=0,256', '--values 0,256: values are from 0 to 255'),
+        ('--values=0,1,0', '--values 0,1,0 has a value twice'),
+        ('--values=0', '--values 0: a class has one value, and two are needed'),
+        ('--values=0,1 --void=1', '--values 0,1 and --void 1: leave out one'),
+        ('--values=0,1 --zero-is-void', 'and --zero-is-void: leave out one'),
+        ('--values=0,2', r'has the value 1: classes are 0, 2; no class is 255'),
+        ('--values=0,255', r'has the value [12]: classes are 0, 255\)'),
+        ('--values=0,1,2 --classes={}', 'has 3 values, --classes 2 names: one'),
+    ],
+)
+def test_values_that_will_not_do(options, said, tmp_path):
+  _write(tmp_path, *_SPLITS)
+  (tmp_path / 'names').write_text('bg\nfg\n')
+  options = options.format(tmp_path / 'names').split()
+  assert re.search(said, _said(tmp_path, *options))
+
+
+def test_a_run_knows_the_values_of_its_classes(tmp_path):
+  _write(tmp_path, *_SPLITS)
+  checksums = set()
+  for values in ('0,1,2', '2,1,0'):
+    _run(tmp_path, f'--values={values}', '--replace')
+    source = datasets.open_source(
+        'scenes', 'train', str(tmp_path / 'out'), 'segmentation'
+    )
+    checksums.add(source.label_checksum)
+  assert len(checksums) == 2
+
+
 def test_classes_without_names(tmp_path):
   """They are called by their values; 255 is not the missing ones."""
   _write(tmp_path, *_SPLITS)
   _masks(tmp_path, (0, 255), *_SPLITS)
-  assert 'store the number of the class instead' in _said(tmp_path)
+  said = _said(tmp_path)
+  assert 'if it is the value of a class, use --values 0,255' in said
   _masks(tmp_path, (128, 255), *_SPLITS)
   assert "class '0' has no pixels in train; 43%" in _said(tmp_path)
   _masks(tmp_path, (0, 128), *_SPLITS)
   for most in (128, 4):
     _masks(tmp_path, (0, most), *_SPLITS)
-    said = f'have 2 classes, whose values go up to {most}: 0, {most}; number'
-    assert said in _said(tmp_path)
+    said = f'have 2 classes, whose values go up to {most}: 0, {most}; list them'
+    assert f'{said}, as in --values 0,{most}, or' in _said(tmp_path)
   _masks(tmp_path, (0, 3), *_SPLITS)
   _run(tmp_path, f'--dir={tmp_path}/half')
   _masks(tmp_path, (1, 2), *_SPLITS)
@@ -376,6 +455,7 @@ def test_the_images_are_no_label_images(tmp_path):
   _write(tmp_path, *_SPLITS)
   said = _said(tmp_path, f'--labels={tmp_path}/images/../images')
   assert said.startswith('--labels is the folder of --images, ')
+  assert 'what their names end in, by --label-ending' in said
 
 
 def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
@@ -399,6 +479,7 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   assert 'seed (0 there, 1 here)' in refused('--seed=1')
   assert 'void (None there, 2 here)' in refused('--void=2')
   assert 'zero_is_void (False there, True here)' in refused('--zero-is-void')
+  assert 'with other values, class names: ' in refused('--values=0,1,2')
   names = f'--classes={tmp_path}/names'
   (tmp_path / 'names').write_text('x\ny\nz\n')
   assert 'with other class names: ' in refused(names)

@@ -79,15 +79,15 @@ class LabelImages(ClassLabels):
         hint = ''
         if void:
           hint = (
-              f'; {share:.0%} of their pixels are 255, which is void: store '
-              'the number of the class instead'
+              f'; {share:.0%} of their pixels are 255, which is void: if it is '
+              'the value of a class, use --values 0,255'
           )
         raise UserError(
             'the label images have no class but 0: two classes or more are '
             f'needed{hint}'
         )
-      first = int(self.coding.zero_is_void)
-      collection.class_names = tuple(map(str, range(first, first + count)))
+      values = self.coding.class_values[:count]
+      collection.class_names = tuple(map(str, values))
     train = table[: len(collection.splits['train'])]
     pixels = train['pixels'].sum(0, np.int64)
     void = pixels[pictures.VOID]
@@ -98,16 +98,16 @@ class LabelImages(ClassLabels):
       raise UserError(
           f'class {missing[0]!r} has no pixels in train; '
           f'{void / pixels.sum():.0%} of the pixels are 255, which is void: '
-          'store the number of the class instead of 255, or name the classes '
-          'that there are by --classes; if 255 does mean no class, say so with '
-          '--void 255'
+          'if it is the value of a class, list those of all classes, as in '
+          '--values 0,255; if 255 does mean no class, say so with --void 255'
       )
     if unnamed and 2 * found.sum() < len(collection.class_names):
       values = found.nonzero()[0] + self.coding.zero_is_void
       raise UserError(
           f'the label images have {len(values)} classes, whose values go up to '
-          f'{values[-1]}: {some([*map(str, values)])}; number them without '
-          'gaps, or name all classes, also unused ones, by --classes'
+          f'{values[-1]}: {some([*map(str, values)])}; list them, as in '
+          f'--values {",".join(map(str, values[:2]))}, or name all classes, '
+          'also unused ones, by --classes'
       )
 
   def counts(
@@ -135,10 +135,9 @@ class LabelImages(ClassLabels):
         for count, name in (ranked[0], ranked[-1])
     )
     yield f'  of the others in train: {most} (most) to {least} (least)'
-    value, first = self.coding.void, self.coding.zero_is_void
-    unseen = []
-    for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
-      if value == label + first:
+    unseen, values = [], self.coding.class_values[: len(names)]
+    for name, count, value in zip(names, pixels, values, strict=True):
+      if value == self.coding.void:
         yield (
             f'  warning: --void {value} is the value of class {name!r}, which '
             'therefore has no pixels'
@@ -156,11 +155,12 @@ class LabelImages(ClassLabels):
 
   def metadata(self, table: np.ndarray) -> dict[str, Any]:
     """Returns the coding; a checksum tells a resumed run of other labels."""
-    digests = table['label_digest'].tobytes()
+    content = table['label_digest'].tobytes() + bytes(self.coding.values)
     return {
         'void': self.coding.void,
         'zero_is_void': self.coding.zero_is_void,
-        'labels': hashlib.sha256(digests).hexdigest(),
+        'values': list(self.coding.values),
+        'labels': hashlib.sha256(content).hexdigest(),
     }
 
   def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
@@ -178,6 +178,8 @@ def find(
     classes: pathlib.Path | None = None,
     void: int | None = None,
     zero_is_void: bool = False,
+    values: Sequence[int] = (),
+    endings: tuple[str, str] = ('', ''),
 ) -> Collection:
   """Returns the images below `root`, each with its label image below `labels`.
 
@@ -192,22 +194,34 @@ def find(
       None, the names are numbers.
     void: As in `LabelCoding`.
     zero_is_void: As in `LabelCoding`.
+    values: As in `LabelCoding`.
+    endings: As in `side_files.paired`.
 
   Raises:
-    UserError: If the folders do not match, two files have the same name up to
-      the suffix, or `classes` or `void` is invalid.
+    UserError: If the folders do not match, no image has a label image, two
+      files have the same name up to the suffix, or `classes`, `void` or
+      `values` is invalid.
   """
-  names = _class_names(classes) if classes else ()
+  names = _class_names(classes) if classes else tuple(map(str, values))
   if void is not None and not 0 <= void <= 255:
     raise UserError(f'--void {void}: values are from 0 to 255')
-  if root.resolve() == labels.resolve():
+  if values:
+    _check_values(values, names, void, zero_is_void)
+  if root.resolve() == labels.resolve() and not endings[1]:
     raise UserError(
         f'--labels is the folder of --images, {root}: name that of the label '
-        'images'
+        'images, or what their names end in, by --label-ending'
     )
-  coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void)
+  coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void, values)
   ignored = Counter()
-  splits, unpaired = side_files.paired(root, labels, ignored)
+  splits, unpaired = side_files.paired(root, labels, ignored, endings=endings)
+  if unpaired and not any(splits.values()):
+    first, why = next(iter(unpaired.items()))
+    raise UserError(
+        f'{root}: no image has a label image of the same name; {first} {why}: '
+        'if names differ only in what they end in before the suffix, use '
+        '--label-ending or --image-ending'
+    )
   return Collection(
       root,
       names,
@@ -217,10 +231,31 @@ def find(
           'label_images': str(labels),
           'void': void,
           'zero_is_void': zero_is_void,
+          # As in reports that do not have these fields.
+          'values': list(values) or None,
+          'endings': list(endings) if any(endings) else None,
       },
       labels=LabelImages(labels, coding),
       unpaired=unpaired,
   )
+
+
+def _check_values(values, names, void, zero_is_void):
+  given = f'--values {",".join(map(str, values))}'
+  if not all(0 <= value <= 255 for value in values):
+    raise UserError(f'{given}: values are from 0 to 255')
+  if len(set(values)) < len(values):
+    raise UserError(f'{given} has a value twice')
+  if not 2 <= len(values) <= MAX_CLASSES:
+    raise UserError(f'{given}: a class has one value, and two are needed')
+  if len(names) != len(values):
+    raise UserError(
+        f'{given} has {len(values)} values, --classes {len(names)} names: one '
+        'for each class, in the same order'
+    )
+  if zero_is_void or void in values:
+    option = '--zero-is-void' if zero_is_void else f'--void {void}'
+    raise UserError(f'{given} and {option}: leave out one of them')
 
 
 def _class_names(path):

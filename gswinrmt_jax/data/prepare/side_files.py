@@ -48,6 +48,7 @@ def paired(
     *,
     suffix: str | None = None,
     optional: bool = False,
+    endings: tuple[str, str] = ('', ''),
 ) -> tuple[dict[str, list[ImageFile]], dict[str, str]]:
   """Returns the images below `root` with their label files below `labels`.
 
@@ -58,6 +59,8 @@ def paired(
     ignored: Counts what is passed over.
     suffix: Suffix of the label files; None for label images.
     optional: Whether images without a label file are kept.
+    endings: What the names of images and of label files end in, before the
+      suffix: not part of the common name. Other files are passed over.
 
   Returns:
     The images by split; why images or label files are left out.
@@ -66,17 +69,22 @@ def paired(
     UserError: If the folders have different splits; and as in `_by_stem`.
   """
   # Tools for YOLO write images/ and labels/ into the folder of each split.
-  one_folder = suffix and labels.resolve() == root.resolve()
-  places = ('images/', 'labels/') if one_folder else ('', '')
-  images = _by_stem(root, ignored, place=places[0])
-  label_files = _by_stem(labels, ignored, suffix, place=places[1])
+  one_folder = labels.resolve() == root.resolve()
+  places = ('images/', 'labels/') if suffix and one_folder else ('', '')
+  other = endings[1] if one_folder else ''
+  images = _by_stem(
+      root, ignored, place=places[0], ending=endings[0], other=other
+  )
+  label_files = _by_stem(
+      labels, ignored, suffix, place=places[1], ending=endings[1]
+  )
   if images.keys() != label_files.keys():
     raise UserError(
         f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
         'both must be divided in the same way; add what is missing, or move '
         'the other folder elsewhere'
     )
-  what = suffix or 'label image'
+  what = suffix or 'label image' + f' *{endings[1]}' * bool(endings[1])
   splits, unpaired = {}, {}
   for split, pictured in images.items():
     theirs, splits[split] = label_files[split], []
@@ -120,8 +128,11 @@ def check_size(
     )
 
 
-def _by_stem(root, ignored, suffix=None, *, place=''):
+def _by_stem(root, ignored, suffix=None, *, place='', ending='', other=''):
   """Returns {split: {path in the split without suffix and `place`: path}}.
+
+  The paths end in `ending` before the suffix, which is left out, too; those
+  that end in `other`, if any, are passed over.
 
   Raises:
     UserError: If two files of a split have the same name up to the suffix; and
@@ -138,6 +149,10 @@ def _by_stem(root, ignored, suffix=None, *, place=''):
     for name in names:
       stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
       stem = image_paths.composed(stem.removeprefix(place))
+      if not stem.endswith(ending) or (other and stem.endswith(other)):
+        ignored['with another ending'] += 1
+        continue
+      stem = stem.removesuffix(ending)
       if stem in of_split:
         raise UserError(
             f'{root}: {of_split[stem]} and {name} have the same name up to the '
