@@ -166,7 +166,8 @@ def test_erase_fills_boxes_with_noise():
   share = hit.mean(axis=(1, 2))
   # Five standard deviations of a binomial share.
   np.testing.assert_allclose((share > 0).mean(), prob, atol=5 * 0.0112)
-  assert share.max() < 0.37
+  # The coin does not depend on the area: large ones are erased, too.
+  assert 0.3 < share.max() < 0.37
   for mask in hit[share > 0][:50]:
     rows, columns = mask.any(axis=1), mask.any(axis=0)
     np.testing.assert_array_equal(mask, rows[:, None] & columns)

@@ -136,6 +136,31 @@ def _truth(boxes, rows=None):
   )
 
 
+@pytest.mark.parametrize(
+    ('rule', 'expected'),
+    [
+        (assignment.Rule(0.5, 0.4, None), 1),
+        (assignment.Rule(0.9, 0.5, None), assignment.IGNORED),
+        (assignment.Rule(0.9, 0.6, None), assignment.BACKGROUND),
+        (assignment.Rule(0.9, 0.4, 0.5), 1),
+    ],
+)
+def test_thresholds_include_their_value(rule, expected):
+  """As in mmdetection, except that background is below its own."""
+  boxes = jnp.array([[0.0, 0, 10, 20]])  # an IoU of exactly 1/2
+  truth = _truth(np.array([[0, 0, 10, 10]]))
+  assert _assign(boxes, jnp.ones(1, bool), truth, rule).tolist() == [expected]
+
+
+def test_an_object_takes_its_best_boxes_alone():
+  """Not those whose IoU is nearly as large."""
+  boxes = jnp.array([[0.0, 0, 10, 8], [0, 0, 10, 7.995]])
+  truth = _truth(np.array([[0, 0, 10, 10]]))
+  rule = assignment.Rule(0.9, 0.1, 0.3)
+  found = _assign(boxes, jnp.ones(2, bool), truth, rule)
+  assert found.tolist() == [1, assignment.IGNORED]
+
+
 @pytest.mark.parametrize('case', _CASES)
 def test_assignment(case):
   want = reference.arrays()

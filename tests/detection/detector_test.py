@@ -185,7 +185,7 @@ def test_boxes_are_drawn_at_random():
 
 
 def test_rpn_is_trained_on_256_anchors_of_which_half_may_have_objects():
-  """Of 600 anchors on an object and 600 far from it."""
+  """Of 600 anchors on an object and 600 far from it, drawn with a key."""
   near_and_far = jnp.array([[0.0, 0, 40, 40], [80, 80, 120, 120]])
   anchors = jnp.repeat(near_and_far, 600, 0)
   found = DenseBoxes(
@@ -198,11 +198,43 @@ def test_rpn_is_trained_on_256_anchors_of_which_half_may_have_objects():
       anchors[None, :1], jnp.zeros((1, 1), int), jnp.ones((1, 1), bool)
   )
   head = create_detector('rmt_t', head='mask', num_classes=3).head
-  trained = head.apply(
-      {}, found, jnp.array([[128, 128]]), truth, method='assign'
+  found, truth = (
+      jax.tree.map(lambda x: jnp.concatenate([x, x]), each)
+      for each in (found._replace(anchors=anchors[None]), truth)
   )
-  assert (trained.assigned > 0).sum() == 128
-  assert (trained.assigned == 0).sum() == 128
+  found, sizes = found._replace(anchors=anchors), jnp.array([[128, 128]] * 2)
+
+  def assign(**rngs):
+    how = {'rngs': rngs, 'method': 'assign'}
+    assigned = head.apply({}, found, sizes, truth, **how).assigned
+    assert (assigned > 0).sum(1).tolist() == [128, 128]
+    assert (assigned == 0).sum(1).tolist() == [128, 128]
+    return assigned
+
+  one, two = (assign(sampling=jax.random.key(seed)) for seed in (1, 2))
+  assert (one != two).any() and (one[0] != one[1]).any()
+  first = assign()
+  assert (first[:, :128] > 0).all() and (first[:, 600:728] == 0).all()
+
+
+def test_proposals_of_score_0_are_not_trained_on():
+  head = create_detector('rmt_t', **_CASCADE | {'head': 'mask'}).head
+  kept = jnp.array([[[2.0, 3, 20, 30], [40, 40, 60, 60], [9, 9, 50, 20]]])
+  levels = [jnp.ones((1, n, n, 6)) for n in (16, 8, 4, 2)]
+  args = levels, jnp.array([[64, 64]])
+
+  def run(key):
+    with mock.patch.object(
+        type(head), 'propose', lambda *_, **__: (kept, scores)
+    ):
+      how = {'train': True, 'truth': _truth(1)}
+      return head.init_with_output(key, *args, **how)[0].stages[0].rois
+
+  scores = jnp.array([[0.9, 0.0, 0.5]])
+  rois = jax.jit(run)(jax.random.key(0))
+  drawn = {tuple(box) for box in rois.boxes[rois.valid].tolist()}
+  wanted = (kept[0, 0], kept[0, 2], *_truth(1).boxes[0])
+  assert drawn == {tuple(box.tolist()) for box in wanted}
 
 
 def test_how_the_heads_start():
@@ -258,6 +290,26 @@ def test_how_the_heads_start():
   assert 'bias' not in cascade[without_bias]
   for name, deviation in wanted.items():
     std(cascade[name], deviation)
+
+
+def test_bitmaps_fill_the_boxes_of_their_objects():
+  """Unless they have frames of their own."""
+  rng, truth = np.random.default_rng(0), _truth(1)
+  bitmaps = rng.integers(0, 2, truth.bitmaps.shape, np.uint8)
+  truth = truth._replace(bitmaps=jnp.asarray(bitmaps))
+  found = mock.Mock(
+      mask_logits=jnp.asarray(rng.normal(size=(1, 3, 28, 28, 3))),
+      rois=mock.Mock(
+          assigned=jnp.array([[1, 2, 2]]),
+          boxes=truth.boxes[:, [0, 1, 1]] + jnp.array([[[3.0, -2, 5, 1]]]),
+      ),
+  )
+  labels = truth.labels[:, jnp.array([0, 1, 1])]
+  without, of_boxes, smaller = (
+      detection_losses._mask_loss(found, labels, truth._replace(frames=frames))
+      for frames in (None, truth.boxes, truth.boxes * 0.5)
+  )
+  assert without == of_boxes != smaller
 
 
 def test_masks_need_bitmaps():

@@ -14,7 +14,16 @@ from gswinrmt_jax.weights import card as card_lib
     ('head', 'released'),
     [
         ('retina', {'channels': 256, 'tower_depth': 4, 'anchor_scale': 4.0}),
-        ('mask', {'linear_channels': 1024, 'train_proposals': 1000}),
+        (
+            'mask',
+            {
+                'linear_channels': 1024,
+                'train_candidates': 2000,
+                'train_proposals': 1000,
+                'proposals': 1000,
+                'roi_samples': 512,
+            },
+        ),
         ('cascade', {'conv_channels': 256, 'train_proposals': 2000}),
     ],
 )
@@ -77,6 +86,12 @@ def test_what_a_detector_is_not_trained_with_is_refused(field, value, said):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(UserError, match=said):
     recipes.make_model(recipes.resolve(config), 3, (64, 64, 3))
+
+
+def test_candidates_are_those_of_the_release():
+  for head in ('retina', 'mask', 'cascade'):
+    config = recipes.resolve(recipes.detection('rmt_s', head))
+    assert recipes.head_fields(config)['candidates'] == 1000
 
 
 def test_the_anchors_have_the_scale_of_the_recipe():

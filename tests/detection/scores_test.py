@@ -18,7 +18,8 @@ _COCO = pathlib.Path(__file__).parents[1] / 'fixtures' / 'coco_scores.npz'
 @pytest.mark.parametrize('kind', ['bbox', 'segm'])
 def test_average_precision_equals_cocos(kind):
   """Crowds, images without objects, ties, a class that never occurs."""
-  arrays = np.load(_COCO)
+  with np.load(_COCO) as file:
+    arrays = dict(file)
   truth, found = (
       json.loads(str(arrays[f'coco/{name}_json']))
       for name in ('truth', 'detections')
@@ -87,6 +88,44 @@ def test_more_detections_than_a_hundred_are_counted():
   assert _scores(rows=[0], limit=300)['detections'] == 300
 
 
+def test_all_of_120_objects_are_found():
+  """By default, COCO counts no more than 100 detections of an image."""
+  places = np.stack(np.meshgrid(np.arange(12), np.arange(10)), -1).reshape(
+      -1, 2
+  )
+  boxes = np.concatenate([10 * places, 10 * places + 8], 1).astype(np.float32)
+  objects = data_lib.Objects(
+      boxes,
+      np.zeros(120, np.int32),
+      np.zeros(120, bool),
+      np.full(120, 64.0),
+  )
+  image = np.zeros((100, 120, 3), np.uint8)
+  records = data_lib.Decoded(data_lib.Scenes([image], [objects]))
+  assert _scores(records, rows=[0], limit=120)['ap'] == 1
+
+
+def test_crowds_and_areas_are_those_of_the_data():
+  """A crowd need not be found; an object of a large box may be small."""
+  objects = data_lib.Objects(
+      np.float32([[0, 0, 60, 60], [60, 60, 99, 99]]),
+      np.zeros(2, np.int32),
+      np.array([False, True]),
+      np.array([5.0, 7.0]),
+  )
+  image = np.zeros((100, 100, 3), np.uint8)
+  records = data_lib.Decoded(data_lib.Scenes([image], [objects]))
+  (outputs,) = _perfect(records, [0])
+  outputs['scores'][0, 1] = 0  # The crowd is not found.
+  collector = detection.Collector(records, 2)
+  collector.add(outputs)
+  scores = collector.scores()
+  assert scores['ap'] == scores['ap_small'] == pytest.approx(1)
+  assert 'ap_large' not in scores
+  said = detection.dataset(records.described, 2)['annotations']
+  assert [x['area'] for x in said] == [5, 7]
+
+
 @pytest.mark.parametrize(('what', 'count'), [('boxes', 6), ('scores', 7)])
 def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
   """One image has no objects, and so no boxes that are used."""
@@ -131,4 +170,14 @@ def test_a_mask_is_encoded_where_its_box_is():
   pixels = data_lib.pycocotools('mask').decode(coded)
   want = np.zeros((20, 15))
   want[:4, 3:11] = 1
+  np.testing.assert_array_equal(pixels, want)
+
+
+def test_a_mask_reaches_the_pixel_in_which_its_box_ends():
+  """At one half, a cell is of the object."""
+  pixels = detection.covered(
+      np.full((28, 28), 0.5), np.array([2.0, 3.0, 5.0, 10.7]), (20, 15)
+  )
+  want = np.zeros((20, 15))
+  want[3:11, 2:5] = 1
   np.testing.assert_array_equal(pixels, want)

@@ -139,6 +139,24 @@ def _by_hand(run):
   return scores_lib.average_precision(truth, results, 'bbox')
 
 
+def test_training_sees_the_normalisation_of_the_data():
+  info, key = tiny_objects.INFO, jax.random.key(0)
+  augmentation, _ = losses.augmentation_and_loss(
+      tiny_objects.recipe(), info, None, model=None
+  )
+  pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
+  batch = {
+      'image': jnp.asarray(pixels),
+      'extents': jnp.array([[4, 5]] * 2),
+      'boxes': jnp.zeros((2, 1, 4)),
+      'labels': jnp.zeros((2, 1), jnp.int32),
+      'valid': jnp.zeros((2, 1), bool),
+  }
+  image, _ = augmentation(key, batch, 0)
+  want = (pixels / 255 - np.array(info.mean)) / np.array(info.std)
+  np.testing.assert_allclose(image, want, rtol=1e-5, atol=1e-6)
+
+
 @functools.cache
 def _gradient(image_shape):
   """Returns parameters, and what computes the loss, its parts and gradient."""

@@ -97,6 +97,19 @@ def test_top5_of_seven_classes():
   assert report['top5_accuracy'] == pytest.approx(5 / 7)
 
 
+def test_top5_of_five_classes_is_left_out():
+  report = _report(np.eye(5), np.arange(5), np.ones(5, np.float32))
+  assert report['accuracy'] == 1 and 'top5_accuracy' not in report
+
+
+def test_counts_of_a_large_split_are_exact():
+  """float32 counts only to 2^24."""
+  sums = evaluator.Sums(dict)
+  for count in (2**24, 1):
+    sums.add({'pixels': np.int32(count)})
+  assert sums.scores() == {'pixels': 2**24 + 1}
+
+
 def test_padding_may_hold_anything():
   logits = np.log(PROBABILITIES)
   logits[3] = np.nan

@@ -16,6 +16,7 @@ import random_variables
 import seg_heads
 
 from gswinrmt_jax import ops
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
@@ -162,6 +163,39 @@ def test_the_parts_of_the_loss():
         np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-10)
   with pytest.raises(ValueError, match="mean_over='any' is not one of"):
     losses.pixel_cross_entropy(logits, labels, mean_over='any')
+
+
+@pytest.mark.parametrize('mean_over', losses.MEANS)
+def test_void_pixels_alone_have_no_loss(mean_over):
+  def loss(logits):
+    return losses.pixel_cross_entropy(logits, void, mean_over=mean_over)
+
+  void = jnp.full((1, 2, 2), pictures.VOID)
+  found, grad = jax.value_and_grad(loss)(jnp.ones((1, 2, 2, 3)))
+  assert found == 0 and not grad.any()
+
+
+def test_the_accuracy_is_of_labelled_pixels():
+  def accuracy(labels):
+    _, (metrics, _) = losses.pixel_loss(
+        lambda _: (logits, {}),
+        None,
+        jnp.array([[labels]]),
+        None,
+        mean_over='all',
+        auxiliary_weight=0,
+    )
+    return metrics['pixel_accuracy']
+
+  logits = jnp.tile(jnp.array([3.0, 1, 2]), (1, 1, 3, 1))
+  assert accuracy([0, pictures.VOID, 1]) == 0.5
+  assert accuracy([pictures.VOID] * 3) == 0
+
+
+def test_dropout_is_the_released_one():
+  for head in _HEADS:
+    model = create_segmenter('rmt_t', head=head, num_classes=2)
+    assert model.dropout_rate == 0.1
 
 
 @pytest.mark.parametrize('label', [-1, 3, 254])

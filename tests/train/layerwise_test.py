@@ -218,6 +218,18 @@ def test_what_is_frozen_stays_bit_for_bit(trained, freeze):
   assert all(moved['head'])
 
 
+def test_no_gradient_reaches_what_is_frozen():
+  def total(params):
+    params = layerwise.stop_gradients(params, 'stem')
+    return sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
+
+  grads = jax.grad(total)(
+      {'stem': {'a': jnp.ones(2)}, 'head': {'b': jnp.ones(3)}}
+  )
+  assert grads['stem']['a'].tolist() == [0, 0]
+  assert grads['head']['b'].tolist() == [2, 2, 2]
+
+
 def test_a_frozen_backbone_has_no_dropout(trained):
   """Nor stochastic depth: two keys would give two losses."""
   losses_of = [float(trained('backbone', key)[2]['loss']) for key in (0, 1)]

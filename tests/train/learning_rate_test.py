@@ -137,6 +137,14 @@ def test_the_cosine_takes_both_ends():
   np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
 
 
+def test_the_polynomial_takes_both_ends():
+  """The warm-up multiplies it: half of the way down, halfway down."""
+  changes = {'optimizer.schedule': 'poly', 'optimizer.power': 1.0}
+  rates = _rates(_config(**_ENDS, **changes), 11)
+  np.testing.assert_allclose(rates[10], 0.125, rtol=1e-6)
+  np.testing.assert_allclose(rates[0], 0.25, rtol=1e-6)
+
+
 def test_the_rates_of_the_released_segmenters():
   """By mmcv's formulas; the warm-up multiplies the decayed rate."""
   fpn = learning_rate.warmup_poly(

@@ -235,6 +235,21 @@ def test_padding_of_crops_is_zero_whatever_the_distortion():
   assert jnp.ptp(image[:, 0, 0], axis=0).min() > 0.1  # distorted
 
 
+def test_training_sees_the_normalisation_of_the_data():
+  config, info = tiny_segments.recipe(), tiny_segments.INFO
+  config.augment.photometric = False
+  augmentation, _ = losses.augmentation_and_loss(config, info, None, model=None)
+  pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
+  batch = {
+      'image': jnp.asarray(pixels),
+      'label': jnp.zeros((2, 4, 5), jnp.uint8),
+      'extents': jnp.array([[4, 5]] * 2),
+  }
+  image, _ = augmentation(jax.random.key(0), batch, 0)
+  want = (pixels / 255 - np.array(info.mean)) / np.array(info.std)
+  np.testing.assert_allclose(image, want, rtol=1e-5, atol=1e-6)
+
+
 def test_the_test_split_is_not_read_before_the_end(monkeypatch):
   """But for the first label, which shows that there are labels."""
   config = data_lib.with_own_splits(tiny_segments.recipe())

@@ -116,7 +116,7 @@ class _Root:
 
   def apply(self, variables, image, *, train, rngs, mutable):
     assert train and mutable == ['batch_stats']
-    self.keys.append(rngs['dropout'])
+    self.keys += [rngs['dropout'], rngs['sampling']]
     root = jnp.sqrt(variables['params']['w']) * jnp.arange(3.0)
     return jnp.tile(root, (len(image), 1)), {'batch_stats': {}}
 
@@ -136,7 +136,7 @@ def _root_step(model, augmentation, *, step, w, loss=losses.class_loss):
   return train_step(state, batch, jax.random.key(1))[1]
 
 
-def test_augmentation_dropout_and_loss_draw_from_different_streams():
+def test_augmentation_dropout_sampling_and_loss_have_a_stream_each():
   model, keys = _Root(), []
 
   def augmentation(key, batch, step):
@@ -155,7 +155,7 @@ def test_augmentation_dropout_and_loss_draw_from_different_streams():
   data = [jax.random.key_data(key).tolist() for key in keys]
   assert data == [jax.random.key_data(key).tolist() for key in told]
   data += [jax.random.key_data(key).tolist() for key in model.keys + of_loss]
-  assert len({tuple(words) for words in data}) == 6
+  assert len({tuple(words) for words in data}) == 8
 
 
 def test_a_gradient_that_is_not_finite_is_told():
@@ -349,6 +349,15 @@ def test_an_average_warms_up():
         mean, {'a': jnp.full((2,), value)}, 0.28, step=jnp.int32(step)
     )
     np.testing.assert_allclose(mean['a'], expected, rtol=1e-6)
+
+
+def test_the_first_update_of_an_average_that_warms_up_is_a_tenth_old():
+  train_step, state, batch = _setup(ema_decay=0.9, ema_warmup=True)
+  after, _ = train_step(state, batch, jax.random.key(1))
+  want = jax.tree.map(
+      lambda old, new: 0.1 * old + 0.9 * new, state.ema, after.variables
+  )
+  chex.assert_trees_all_close(after.ema, want, rtol=1e-6, atol=1e-7)
 
 
 def test_an_average_of_what_does_not_change_keeps_every_bit():
