@@ -54,9 +54,11 @@ def replaced(
     if old:
       with contextlib.suppress(OSError):
         _remove(old)
-  except BaseException:
+  except BaseException as error:
     with contextlib.suppress(OSError):  # Only the first error is reported.
       _remove(part)
+    if isinstance(error, OSError) and not error.filename:
+      error.filename = str(path)  # A full disk does not say where.
     raise
 
 

@@ -115,8 +115,8 @@ def test_nnx_forward_is_the_same(model, variables, images):
   module = gswinrmt_jax.to_nnx(model, variables)
   image = images[:1]
   want = model.apply(variables, image, train=False)
-  np.testing.assert_array_equal(module(image), want)
-  maps = module(image, method='features')
+  np.testing.assert_array_equal(module(image, train=False), want)
+  maps = module(image, train=False, method='features')
   assert maps['stage1'].shape == (1, 4, 6, 8)
 
 

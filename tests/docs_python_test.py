@@ -22,8 +22,8 @@ _BLOCKS = [
 
 
 def test_the_pages_have_their_examples():
-  assert len(_BLOCKS) == 9
-  assert sum(bool(output) for _, output in _BLOCKS) == 7
+  assert len(_BLOCKS) == 10
+  assert sum(bool(output) for _, output in _BLOCKS) == 8
 
 
 @pytest.mark.parametrize('index', range(len(_BLOCKS)))

@@ -163,7 +163,7 @@ def test_a_disk_that_is_full(tmp_path):
       capture_output=True,
       text=True,
   )
-  assert 'File too large' in done.stderr
+  assert f"File too large: '{tmp_path}/a'" in done.stderr
   assert os.listdir(tmp_path) == ['a']
   assert (tmp_path / 'a').read_bytes() == b'before'
 

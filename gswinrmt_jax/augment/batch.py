@@ -25,6 +25,7 @@ def normalize(
 ) -> Float32[Array, 'b h w 3']:
   """Returns `(image / 255 - mean) / std`, per channel.
 
+  Pixels are from 0 to 255, also if they are floats.
   `mean` and `std` are statistics of the data set's pixels / 255.
   """
   mean = jnp.array(mean, jnp.float32)[None, None, None]
@@ -58,7 +59,15 @@ def augment(
 
   Returns:
     Normalised images, and smoothed targets that sum to 1.
+
+  Raises:
+    ValueError: If images are not uint8, or there is not one label for each.
   """
+  if label.shape != image.shape[:1]:
+    raise ValueError(
+        f'label has the shape {label.shape}: {len(image)} images need '
+        f'({len(image)},), one class each'
+    )
   image, _, mix_key = augment_images(key, image, config, mean=mean, std=std)
   target = mix.smooth_targets(
       label, num_classes=num_classes, smoothing=smoothing
@@ -86,7 +95,12 @@ def augment_images(
 
   Returns:
     Normalised images, which of them are flipped, and the key for the mixing.
+
+  Raises:
+    ValueError: If images are not uint8.
   """
+  if image.dtype != jnp.uint8:
+    raise ValueError(f'image is {image.dtype}: pixels must be uint8, 0 to 255')
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
   image, flipped = crop_and_flip(
       crop_key, image, padding=config.crop_padding, flip=config.flip

@@ -73,10 +73,11 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   )
 
 
-def add_data(parser: argparse.ArgumentParser, split: str) -> None:
-  """Declares --data, --split, which has a default, and --data-dir."""
+def add_data(
+    parser: argparse.ArgumentParser, split: str | None, default: str = ''
+) -> None:
+  """Declares --data, --data-dir, and --split, whose default may need words."""
   add = parser.add_argument
-  instead = ', or val without a test split' if split == 'test' else ''
   add(
       '--data',
       type=path,
@@ -88,7 +89,7 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
       '--split',
       default=split,
       help="'train', 'val', 'test' as in the run's config, or a split of the "
-      f"data set, such as 'test[:1000]' (default: {split}{instead})",
+      f"data set, such as 'test[:1000]' (default: {default or split})",
   )
   add(
       '--data-dir',

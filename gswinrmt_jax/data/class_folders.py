@@ -82,7 +82,8 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
         only = f', only {there}' * bool(there)
         look = ', or look at the suffixes of its files' * bool(there)
         raise UserError(
-            f'{root / below} has no image to train with{only}: remove it{look}'
+            f'{root / below} has no image to train with{only}: move it '
+            f'elsewhere{look}'
         )
       images[split] += [image._replace(label=labels[name]) for image in found]
       ignored += skipped
@@ -132,6 +133,11 @@ def split_folders(
         f'{wanted}'
     )
   return {UNDIVIDED: ''}
+
+
+def have_splits(root: pathlib.Path) -> bool:
+  """Returns whether class folders are in train/, rather than in `root`."""
+  return UNDIVIDED not in split_folders(root, Counter())
 
 
 def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:

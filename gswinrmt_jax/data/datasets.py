@@ -7,6 +7,8 @@ import pathlib
 import shlex
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gswinrmt_jax.data import (
     cifar10,
     class_folders,
@@ -237,15 +239,16 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
 
 
 def describe(name: str, data_dir: str = '') -> list[str]:
-  """Returns lines for the user on class folders; none for other data.
+  """Returns lines for the user on class folders, or on a folder passed over.
 
   Raises:
     UserError: As in `class_folders.read`.
   """
-  folder = folder_of(name, data_dir)
-  if not folder:
-    return []
-  return [*class_folders.report(folder.name, class_folders.read(folder))]
+  if folder := folder_of(name, data_dir):
+    return [*class_folders.report(folder.name, class_folders.read(folder))]
+  if _folder(name):
+    return [f'{name} is the data set of that name; ./{name} is the folder']
+  return []
 
 
 def load(
@@ -284,7 +287,10 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written, corrupt, for another task or without masks; for detection also if
       pycocotools is not installed.
+    ValueError: If `image_size` is not two numbers.
   """
+  if image_size is not None and np.shape(image_size) != (2,):
+    raise ValueError(f'image_size is {image_size!r}: must be two numbers')
   if task == 'detection':
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
@@ -369,7 +375,7 @@ def _open(name, data_dir):
           f'{segmentation.MASK}, detection image and {detection.LABELS}'
       )
     return builder, task
-  if folder := _folder(name):
+  if name not in _BUILT_IN and (folder := _folder(name)):
     return folder, 'classification'
   root = prepared.data_root(data_dir)
   if name in prepared.BY_NAME:

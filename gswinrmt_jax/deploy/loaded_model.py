@@ -16,8 +16,11 @@ from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import load
 
-# A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
-Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
+# A path, the bytes of a file, a PIL image, or pixels from 0 to 255, uint8
+# [h w 3], of any size.
+Image = (
+    str | pathlib.Path | bytes | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
+)
 
 
 class PixelModel(NamedTuple):
@@ -133,7 +136,7 @@ def as_given(
 
 def is_many(images: Image | Sequence[Image]) -> bool:
   """Returns whether this is a sequence of images rather than one image."""
-  if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
+  if isinstance(images, (str, pathlib.Path, bytes, PIL.Image.Image)):
     return False
   _check_iterable(images)
   # An array of two axes is a grey image, which is refused by its shape.
@@ -168,15 +171,17 @@ def read(image: Image) -> PIL.Image.Image:
   """Returns an image in RGB; transparent parts become white.
 
   Raises:
-    UserError: If a file or PIL image cannot be read.
+    UserError: If a file, its bytes or a PIL image cannot be read.
     ValueError: If an array is not uint8 `[h, w, 3]`, or an image has no pixels.
   """
   if isinstance(image, (str, pathlib.Path)):
     return pictures.read(pathlib.Path(os.path.expanduser(image)))
   if isinstance(image, PIL.Image.Image):
     _check_size(*image.size)
+  if isinstance(image, (bytes, PIL.Image.Image)):
+    encoded = isinstance(image, bytes)
     try:
-      return pictures.to_rgb(image)
+      return pictures.open_rgb(image)[0] if encoded else pictures.to_rgb(image)
     except ValueError as error:
       raise UserError(f'an image {error}') from error
   return PIL.Image.fromarray(_checked(image))
@@ -204,6 +209,6 @@ def _check_iterable(images):
     iter(images)
   except TypeError:
     raise ValueError(
-        f'images is {images!r}: must be an image (a path, PIL image or uint8 '
-        'array), or a sequence of them'
+        f'images is {images!r}: must be an image (a path, the bytes of a file, '
+        'a PIL image or uint8 array), or a sequence of them'
     ) from None

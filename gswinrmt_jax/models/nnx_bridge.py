@@ -13,8 +13,11 @@ _KINDS = {'params': nnx.Param, 'batch_stats': nnx.BatchStat}
 class NNXModel(nnx.bridge.ToNNX):
   """An NNX module that wraps a Linen model and holds its variables."""
 
-  def __call__(self, x: Array, *, train: bool = False, **kwargs: Any) -> Any:
+  def __call__(self, x: Array, *, train: bool, **kwargs: Any) -> Any:
     """Applies the Linen model and returns its output.
+
+    As in Linen, the mode is an argument: `train()` and `eval()` of NNX modules
+    have no effect.
 
     Args:
       x: Normalised images, float `[b, h, w, 3]`.

@@ -246,6 +246,12 @@ def _check_data(config, train, val, sources):
   data, task = config.data, recipes.task(config)
   if task == 'classification':
     height, width, _ = train.image_shape
+    if config.augment.crop_padding >= min(height, width):
+      raise UserError(
+          f'config.augment.crop_padding is {config.augment.crop_padding}: some '
+          f'crops of images of {width} x {height} pixels would be black; it '
+          f'must be below {min(height, width)}'
+      )
     sizes = [(data.val_split, val.image_shape[1::-1])]
     test = sources.get('test')
     if test and not data.image_size:

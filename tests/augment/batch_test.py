@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 from ml_collections import FrozenConfigDict
 import numpy as np
 import pytest
@@ -56,6 +57,21 @@ def test_all_off_is_normalize_and_smoothed_targets():
     )
     np.testing.assert_array_equal(pixels, expected)
     np.testing.assert_allclose(target, hot * 0.9 + 0.1 / K, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (lambda image, label: (image / 255, label), 'float64: pixels must be'),
+        (lambda image, label: (image, label[:, None]), r'need \(\d+,\), one'),
+        (lambda image, label: (image, label[1:]), 'label has the shape'),
+    ],
+)
+def test_other_batches_are_refused(change, said, monkeypatch):
+  # Users run without jaxtyping's checks.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  with pytest.raises(ValueError, match=said):
+    batch.augment(jax.random.key(0), *change(*_batch()), OFF, **_DATA)
 
 
 def test_the_key_decides():

@@ -372,7 +372,8 @@ def test_a_class_without_images_is_named(tmp_path):
   for file in (None, 'x.heic'):
     if file:
       (tmp_path / 'empty' / file).touch()
-    there = r', only \.heic 1: remove it, or l' if file else ': remove it$'
+    there = r', only \.heic 1' if file else ''
+    there += ': move it elsewhere' + (', or look at' if file else '$')
     said = f'empty has no image to train with{there}'
     with pytest.raises(UserError, match=said):
       class_folders.find(tmp_path)

@@ -86,6 +86,25 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
     datasets.info('../own', str(own))
 
 
+def test_a_name_is_not_the_folder_of_that_name(own, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ('digits', 'cifar10', 'own', 'else'):
+    (tmp_path / name).mkdir(exist_ok=True)
+  for name in ('digits', 'cifar10', 'own'):
+    assert not datasets.folder_of(name, str(own))
+    said = [f'{name} is the data set of that name; ./{name} is the folder']
+    assert datasets.describe(name, str(own)) == said
+    assert datasets.folder_of(f'./{name}', str(own)) == tmp_path / name
+  assert datasets.folder_of('else', str(own)) == tmp_path / 'else'
+  with pytest.raises(UserError, match='cifar10 is not prepared in'):
+    datasets.open_source('cifar10', 'train', str(own))
+
+
+def test_an_image_size_of_one_number_is_refused(own):
+  with pytest.raises(ValueError, match='image_size is 9: must be two numbers'):
+    datasets.load('own', 'train', str(own), image_size=9)
+
+
 def test_a_data_set_of_ones_own(own):
   info = datasets.info('own', str(own))
   assert info.name == 'own' and info.class_names == folder_data.CLASSES

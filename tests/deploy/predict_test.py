@@ -110,7 +110,8 @@ def test_a_path_an_image_and_an_array_are_one(loaded, digits):
     image = opened.convert('RGB')
   pixels = np.asarray(image)
   want = loaded.predict(path)
-  for one in (str(path), image, pixels, jnp.asarray(pixels)):
+  content = pathlib.Path(path).read_bytes()
+  for one in (str(path), content, image, pixels, jnp.asarray(pixels)):
     assert loaded.predict(one).probabilities == want.probabilities
   (many,) = loaded.predict(pixels[None])
   assert many.probabilities == want.probabilities
@@ -152,6 +153,8 @@ def test_a_damaged_image_that_is_open_is_one_line(loaded, tmp_path):
   with PIL.Image.open(path) as opened:
     with pytest.raises(UserError, match=r'^an image is damaged: '):
       loaded.predict(opened)
+  with pytest.raises(UserError, match=r'^an image is damaged: '):
+    loaded.predict(path.read_bytes())
   said = []
   assert loaded.predict(path, skip=said.append) is None
   assert loaded.predict([path], skip=said.append) == []

@@ -1,12 +1,15 @@
 """Tests on which data weights without a run are evaluated."""
 
 import dataclasses
+import io
 
+import image_files
 import pytest
 
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load
 
 
@@ -21,3 +24,30 @@ def test_weights_are_evaluated_on_the_data_of_their_card(monkeypatch):
   bare = dataclasses.replace(weights, card=card)
   with pytest.raises(UserError, match='name it with --data=digits'):
     evaluate_run.data_of(bare, None, 'test', None)
+
+
+def test_of_new_class_folders_without_splits_all_images_count(tmp_path):
+  new = tmp_path / 'new'
+  classes = datasets.info('digits').class_names
+  image_files.write(new, image_files.names(*classes, count=10))
+
+  def count(split=None):
+    report = evaluate_run.evaluate_run(
+        'digits_small',
+        data=str(new),
+        split=split,
+        out=tmp_path / 'report.json',
+        terminal=Terminal(io.StringIO()),
+    )
+    return report['split'], report['count']
+
+  assert count() == ('all', 100)
+  assert count('test') == ('test', 10)
+  weights = load.load('digits_small')
+  card = dataclasses.replace(weights.card, figures={'data': str(new)})
+  own = dataclasses.replace(weights, card=card)
+  assert evaluate_run._split(own, str(new), None, None, print)[1] == 'test'
+  (new / 'train').mkdir()
+  for name in classes:
+    (new / name).rename(new / 'train' / name)
+  assert evaluate_run._split(weights, str(new), None, None, print)[1] == 'val'

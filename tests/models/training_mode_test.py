@@ -1,4 +1,4 @@
-"""Tests that training mode reaches every layer that has one, without running."""
+"""Tests that training mode reaches every layer that has one, by tracing."""
 
 from flax import linen as nn
 from flax import traverse_util

@@ -1,5 +1,6 @@
 """Tests what the recipe for a folder of images chooses, and that it may."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -229,6 +230,18 @@ def test_a_run_has_the_normalisation_of_the_weights(own, tmp_path):
   assert (info.mean, info.std) == (digits.MEAN, digits.STD)
   record = json.loads((tmp_path / 'run' / 'data.json').read_text())
   assert record['mean'] == list(digits.MEAN)
+
+
+def test_crops_that_may_be_black_are_refused(own, tmp_path):
+  config, _ = _adapted(own, '--config.data.image_size=16')
+  for padding in (16, 15):
+    config.augment.crop_padding = padding
+    quiet = Terminal(io.StringIO())
+    said = 'crop_padding is 16: some crops of images of 16 x 16 pixels would be'
+    fails = pytest.raises(UserError, match=said)
+    with fails if padding == 16 else contextlib.nullcontext():
+      with run_lib.open_run(config, tmp_path / str(padding), quiet):
+        pass
 
 
 def test_overlapping_splits_are_a_line(tmp_path):
