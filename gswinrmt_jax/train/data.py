@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import pathlib
 
 import jax
 import ml_collections
@@ -11,6 +12,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import (
     checks,
+    class_folders,
     datasets,
     detection,
     pictures,
@@ -172,6 +174,17 @@ def with_own_splits(
     if data[f'{split}_split'] == 'auto':
       data[f'{split}_split'] = own
   return config
+
+
+def check_apart(config: ml_collections.ConfigDict, run: pathlib.Path) -> None:
+  """Raises UserError if the run folder would be among the class folders."""
+  folder = datasets.folder_of(config.data.name, config.data.dir)
+  if folder and run.absolute().is_relative_to(folder):
+    if not class_folders.have_splits(folder):
+      raise UserError(
+          f'the run folder {run} is in the folder of the data, where it would '
+          f'be a class: choose one outside of {folder} with --workdir'
+      )
 
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:

@@ -185,6 +185,7 @@ def open_run(
   with contextlib.ExitStack() as stack:
     with processes.fail_together():
       config = data_lib.with_own_splits(recipes.resolve(config))
+      data_lib.check_apart(config, folder)
       if processes.is_first():
         stack.enter_context(run_folder.lock(folder))
       run = _open(config, folder, terminal)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import pathlib
 
 import folder_data
 import numpy as np
@@ -230,6 +231,15 @@ def test_a_run_has_the_normalisation_of_the_weights(own, tmp_path):
   assert (info.mean, info.std) == (digits.MEAN, digits.STD)
   record = json.loads((tmp_path / 'run' / 'data.json').read_text())
   assert record['mean'] == list(digits.MEAN)
+
+
+def test_a_run_among_the_classes_is_refused(own, monkeypatch):
+  monkeypatch.chdir(own)
+  config, _ = _adapted('.')
+  said = r'the run folder runs/own is in the folder of the data.*--workdir'
+  with pytest.raises(UserError, match=said):
+    train_loop.train(config, pathlib.Path('runs/own'))
+  assert not (own / 'runs').exists()
 
 
 def test_crops_that_may_be_black_are_refused(own, tmp_path):
