@@ -57,8 +57,9 @@ def replaced(
   except BaseException as error:
     with contextlib.suppress(OSError):  # Only the first error is reported.
       _remove(part)
-    if isinstance(error, OSError) and not error.filename:
-      error.filename = str(path)  # A full disk does not say where.
+    is_coded = isinstance(error, OSError) and error.strerror
+    if is_coded and not error.filename:  # A full disk does not say where.
+      error.filename = str(path)
     raise
 
 

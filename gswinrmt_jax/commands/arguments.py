@@ -73,11 +73,10 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   )
 
 
-def add_data(
-    parser: argparse.ArgumentParser, split: str | None, default: str = ''
-) -> None:
-  """Declares --data, --data-dir, and --split, whose default may need words."""
+def add_data(parser: argparse.ArgumentParser, split: str) -> None:
+  """Declares --data, --split, which has a default, and --data-dir."""
   add = parser.add_argument
+  instead = ', or val without a test split' if split == 'test' else ''
   add(
       '--data',
       type=path,
@@ -89,7 +88,7 @@ def add_data(
       '--split',
       default=split,
       help="'train', 'val', 'test' as in the run's config, or a split of the "
-      f"data set, such as 'test[:1000]' (default: {default or split})",
+      f"data set, such as 'test[:1000]', or 'all' (default: {split}{instead})",
   )
   add(
       '--data-dir',

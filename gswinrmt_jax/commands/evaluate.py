@@ -15,12 +15,7 @@ from gswinrmt_jax.commands import arguments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
-  arguments.add_data(
-      parser,
-      split=None,
-      default='test, or val without a test split; of other class folders than '
-      "the run's, if they have no splits, all",
-  )
+  arguments.add_data(parser, split='test')
   arguments.add_number(
       parser,
       '--image-size',

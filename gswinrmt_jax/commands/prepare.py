@@ -6,8 +6,8 @@ and reports what is there. Training prepares cifar10 by itself if it is missing.
 ImageNet, mini-ImageNet and images with label images or boxes are prepared from
 local copies, as data sets of TFDS (TensorFlow Datasets): every image is decoded
 once to check it, and its bytes are stored unchanged. For segmentation, an image
-and its label image have the same name, except for the suffix and what
---label-ending names.
+and its label image have the same name, except for the suffix and the endings
+given by --image-ending and --label-ending.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
@@ -135,9 +135,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         f'--{kind}-ending',
         metavar='TEXT',
-        help=f'what the names of {kind}s end in before the suffix, such as '
-        f'{example}, if images and labels do not have the same names; other '
-        'files are passed over',
+        help=f'what the names of {kind}s end in before the suffix, as in '
+        f'--{kind}-ending={example}, if images and labels do not have the same '
+        'names; other files are passed over',
     )
   add(
       '--values',

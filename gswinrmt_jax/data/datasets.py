@@ -246,8 +246,15 @@ def describe(name: str, data_dir: str = '') -> list[str]:
   """
   if folder := folder_of(name, data_dir):
     return [*class_folders.report(folder.name, class_folders.read(folder))]
-  if _folder(name):
-    return [f'{name} is the data set of that name; ./{name} is the folder']
+  other = _folder(name)
+  if (
+      other
+      and other.resolve() != (prepared.data_root(data_dir) / name).resolve()
+  ):
+    return [
+        f'{name!r} is taken as the data set of that name; for the folder, give '
+        f'./{name}'
+    ]
   return []
 
 

@@ -157,10 +157,8 @@ class LabelCoding:
     classes = self._table[np.clip(values, -1, 256)]
     unknown = classes == _UNKNOWN
     if unknown.any():
-      of_classes = self.class_values
-      known = f'{of_classes[0]} to {of_classes[-1]}'
-      if self.values:
-        known = ', '.join(map(str, self.values))
+      first, *_, last = self.class_values
+      known = ', '.join(map(str, self.values)) or f'{first} to {last}'
       none = ' or '.join(map(str, np.flatnonzero(self._table == VOID)))
       raise ValueError(
           f'has the value {values[unknown][0]}: classes are {known}'

@@ -47,8 +47,8 @@ class SegmentationSource(sources.TfdsSource):
   """A split of a prepared segmentation data set.
 
   Attributes:
-    label_checksum: Of the label files and the values that mean no class;
-      '' for a set that was prepared without it.
+    label_checksum: Of the label files and of the values of classes and of no
+      class; '' for a set that was prepared without it.
   """
 
   feature = MASK

@@ -104,9 +104,9 @@ class LoadedClassifier(LoadedModel):
     """Returns an image as the model sees it: resized and cropped, uint8.
 
     Args:
-      image: A path, a PIL image, or pixels from 0 to 255, uint8 `[h, w, 3]`, of
-        any size. A PIL image is converted as its file would be: transparent
-        parts become white, and EXIF rotation is applied.
+      image: A path, the bytes of a file, a PIL image, or pixels from 0 to 255,
+        uint8 `[h, w, 3]`, of any size. A PIL image is converted as its file
+        would be: transparent parts become white, and EXIF rotation is applied.
 
     Raises:
       UserError: If a file or PIL image cannot be read.

@@ -46,8 +46,8 @@ class LoadedDetector(LoadedDenseModel):
     as it is given.
 
     Args:
-      images: One image, or a sequence of them: paths, PIL images or uint8
-        arrays `[h, w, 3]`, of any size.
+      images: One image, or a sequence of them: paths, bytes of files, PIL
+        images or uint8 arrays `[h, w, 3]`, of any size.
       least_score: Least probability of an object. 0 returns all that the
         detector finds (of at least its own `least_score`, 0.05 as released),
         which average precision needs.

@@ -176,12 +176,12 @@ def read(image: Image) -> PIL.Image.Image:
   """
   if isinstance(image, (str, pathlib.Path)):
     return pictures.read(pathlib.Path(os.path.expanduser(image)))
+  if isinstance(image, bytes):
+    return pictures.decode(image, 'an image')
   if isinstance(image, PIL.Image.Image):
     _check_size(*image.size)
-  if isinstance(image, (bytes, PIL.Image.Image)):
-    encoded = isinstance(image, bytes)
     try:
-      return pictures.open_rgb(image)[0] if encoded else pictures.to_rgb(image)
+      return pictures.to_rgb(image)
     except ValueError as error:
       raise UserError(f'an image {error}') from error
   return PIL.Image.fromarray(_checked(image))

@@ -45,8 +45,8 @@ class LoadedSegmenter(LoadedDenseModel):
     size.
 
     Args:
-      images: One image, or a sequence of them: paths, PIL images or uint8
-        arrays `[h, w, 3]`, of any size.
+      images: One image, or a sequence of them: paths, bytes of files, PIL
+        images or uint8 arrays `[h, w, 3]`, of any size.
       skip: As in `LoadedClassifier.predict`.
 
     Returns:

@@ -29,7 +29,7 @@ def evaluate_run(
     step: int | str = 'best',
     which: str | None = None,
     data: str | None = None,
-    split: str | None = None,
+    split: str = 'test',
     image_size: int | None = None,
     batch_size: int | None = None,
     data_dir: str | None = None,
@@ -45,9 +45,7 @@ def evaluate_run(
     which: Weights of a run: 'raw', 'ema', or None for the better of the two.
     data: The data set; None for the run's.
     split: 'train', 'val' or 'test' as the run defines them, or a split of the
-      data set. Without a test split, 'test' takes 'val', and says so. None for
-      'test' or, of other class folders than the run's that have no splits, for
-      'all' of their images.
+      data set. Without a test split, 'test' takes 'val', and says so.
     image_size: Height and width, in pixels, to resize images to; None for the
       card's. Above the card's size, no margin is cropped. For a segmenter or
       detector, see `Weights.size`.
@@ -133,7 +131,6 @@ def _split(weights, data, split, data_dir, say):
   First 'train', 'val' or 'test', then the split or slice that it stands for.
   Without a test split, 'val' takes its place.
   """
-  split = split or ('all' if _are_new(weights, data, data_dir) else 'test')
   name, taken, folder = data_of(weights, data, split, data_dir)
   if taken == 'test' and not datasets.own_splits(name, folder)['test']:
     split = 'val'
@@ -141,21 +138,15 @@ def _split(weights, data, split, data_dir, say):
     say(f'{name} has no test split: evaluating on val instead')
   elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
     say(f"the run has no test split: its test and val are '{taken}'")
+  elif split == 'test' and data and weights.task == 'classification':
+    own = datasets.folder_of(name, folder)
+    is_of_run = weights.recipe and name == weights.recipe.data.name
+    if own and not is_of_run and not class_folders.have_splits(own):
+      say(
+          f'{own.name} has no splits: evaluating on a tenth of each class; if '
+          'no image was trained on, --split=all takes all'
+      )
   return name, split, taken, folder
-
-
-def _are_new(weights, data, data_dir):
-  """Returns whether these are folders without splits, other than the run's."""
-  recipe = weights.recipe
-  own = pathlib.Path(
-      recipe.data.name if recipe else weights.card.figures.get('data', '')
-  )
-  folder = data and datasets.folder_of(data, data_dir or '')
-  if not folder or (
-      own.is_absolute() and own.exists() and own.samefile(folder)
-  ):
-    return False
-  return not class_folders.have_splits(folder)
 
 
 def _open_records(weights, name, taken, data_dir, size):

@@ -21,8 +21,8 @@ class Identity:
     version: Version of the data set; empty if it has none.
     records: Number of records.
     order: Checksum of their order, by `Source.order_checksum`.
-    labels: Checksum of the label images and of the values that mean no class;
-      '' for classification, in old runs and of sets prepared without it.
+    labels: Checksum of the label images and of the values of classes and of no
+      class; '' for classification, in old runs and of sets prepared without it.
     content: Checksum of stored images and labels, by
       `Source.content_checksum`; '' in old runs.
     split: The split or slices that they are; '' in old runs.

@@ -84,7 +84,7 @@ def test_options_of_evaluate(calls):
   assert main.main(argv.split()) == 0
   (folder, default), (_, chosen) = calls
   assert folder == pathlib.Path('runs/a')
-  assert (default['step'], default['split']) == ('best', None)
+  assert (default['step'], default['split']) == ('best', 'test')
   assert (
       chosen.items()
       >= {

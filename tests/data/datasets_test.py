@@ -92,12 +92,17 @@ def test_a_name_is_not_the_folder_of_that_name(own, tmp_path, monkeypatch):
     (tmp_path / name).mkdir(exist_ok=True)
   for name in ('digits', 'cifar10', 'own'):
     assert not datasets.folder_of(name, str(own))
-    said = [f'{name} is the data set of that name; ./{name} is the folder']
-    assert datasets.describe(name, str(own)) == said
+    (said,) = datasets.describe(name, str(own))
+    assert said == (
+        f'{name!r} is taken as the data set of that name; for the folder, give '
+        f'./{name}'
+    )
     assert datasets.folder_of(f'./{name}', str(own)) == tmp_path / name
   assert datasets.folder_of('else', str(own)) == tmp_path / 'else'
   with pytest.raises(UserError, match='cifar10 is not prepared in'):
     datasets.open_source('cifar10', 'train', str(own))
+  monkeypatch.chdir(own)  # Here, ./own is the data set.
+  assert datasets.describe('own', str(own)) == []
 
 
 def test_an_image_size_of_one_number_is_refused(own):

@@ -1,5 +1,6 @@
 """Tests preparing segmentation data sets from images and label images."""
 
+import hashlib
 import io
 import json
 import os
@@ -134,7 +135,7 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
 def test_a_void_value_among_those_of_the_classes(
     options, said, tmp_path, capsys
 ):
-  _write(tmp_path, *_SPLITS)
+  _write(tmp_path, *_SPLITS, high=3 + ('--zero-is-void' in options))
   _run(tmp_path, *options)
   printed = capsys.readouterr().out
   assert said in printed and printed.count('warning') == bool(said)
@@ -205,7 +206,13 @@ def test_labels_by_other_names(names, first, tmp_path):
   assert f'no image has a label image of the same name; {first}' in said
   assert f'has no label image in {tmp_path}/labels: if names' in said
   said = _said(tmp_path, '--label-ending=_R')
-  assert f'has no label image *_R in {tmp_path}/labels' in said
+  assert said == f'{tmp_path}/labels has no label image whose name ends in _R'
+  said = _said(tmp_path, '--image-ending=_R')
+  assert said == f'{tmp_path}/images has no image whose name ends in _R'
+  said = _said(tmp_path, '--label-ending=L')
+  assert said.endswith(f'whose name ends in L in {tmp_path}/labels')
+  said = _said(tmp_path, '--label-ending=_L.png')
+  assert said == "'_L.png' is more than an ending of names: leave out .png"
   shares = [] if 'train/a' in names else ['--val=0.4', '--test=0']
   _run(tmp_path, '--label-ending=_L', *shares)
 
@@ -219,10 +226,10 @@ def test_images_and_label_images_in_one_folder(tmp_path, capsys):
     (tmp_path / 'labels' / f'{name}.png').rename(f'{stem}_ids.png')
     image_files.write(tmp_path / 'images', [f'{name}_color.png'])
   options = [f'--labels={tmp_path}/images', '--label-ending=_ids']
-  assert 'has no label image *_ids' in _said(tmp_path, *options)
+  said = _said(tmp_path, *options)
+  assert 'has no label image whose name ends in _ids in' in said
   _run(tmp_path, *options, '--image-ending=_rgb')
-  # Of the images, those of colours and labels; of the label images, all others.
-  assert 'skipped: with another ending 16' in capsys.readouterr().out
+  assert 'skipped: with another ending 4' in capsys.readouterr().out
   records = datasets.load(
       'scenes', 'val', str(tmp_path / 'out'), task='segmentation'
   )
@@ -403,9 +410,12 @@ def test_values_of_classes(stored, options, classes, want, tmp_path):
         ('--values=0,x', '--values 0,x: must be numbers, separated by commas'),
         ('--values=0,256', '--values 0,256: values are from 0 to 255'),
         ('--values=0,1,0', '--values 0,1,0 has a value twice'),
-        ('--values=0', '--values 0: a class has one value, and two are needed'),
-        ('--values=0,1 --void=1', '--values 0,1 and --void 1: leave out one'),
-        ('--values=0,1 --zero-is-void', 'and --zero-is-void: leave out one'),
+        ('--values=0', '--values 0: must list from 2 to 254 values, one for'),
+        (
+            '--values=0,1 --void=1',
+            '--values 0,1: --void 1 is the value of a cl',
+        ),
+        ('--values=0,1 --zero-is-void', 'use --void 0 instead of --zero-is-v'),
         ('--values=0,2', r'has the value 1: classes are 0, 2; no class is 255'),
         ('--values=0,255', r'has the value [12]: classes are 0, 255\)'),
         ('--values=0,1,2 --classes={}', 'has 3 values, --classes 2 names: one'),
@@ -416,6 +426,40 @@ def test_values_that_will_not_do(options, said, tmp_path):
   (tmp_path / 'names').write_text('bg\nfg\n')
   options = options.format(tmp_path / 'names').split()
   assert re.search(said, _said(tmp_path, *options))
+
+
+def test_a_class_without_pixels_beside_void_ones(tmp_path, capsys):
+  """All values are said, so that 255 means no class."""
+  _write(tmp_path, *_SPLITS)
+  _masks(tmp_path, (0, 255), *_SPLITS)
+  _run(tmp_path, '--values=0,1')
+  assert 'classes without pixels in train: 1' in capsys.readouterr().out
+
+
+def test_sets_prepared_before_there_were_values(tmp_path, capsys):
+  """They are not prepared again, and runs on them resume."""
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  folder = tmp_path / 'out/scenes/1.0.0'
+
+  def checksum():
+    source = datasets.open_source(
+        'scenes', 'train', str(tmp_path / 'out'), 'segmentation'
+    )
+    return source.label_checksum
+
+  before = checksum()
+  report = json.loads((folder / 'report.json').read_text('utf-8'))
+  assert report['request'].pop('values') is report['request'].pop('endings')
+  (folder / 'report.json').write_text(json.dumps(report), 'utf-8')
+  metadata = json.loads((folder / 'metadata.json').read_text('utf-8'))
+  assert metadata.pop('values') == []
+  (folder / 'metadata.json').write_text(json.dumps(metadata), 'utf-8')
+  _run(tmp_path)
+  assert 'nothing done' in capsys.readouterr().out
+  coding = 'LabelCoding(num_classes=3, void=None, zero_is_void=False)'
+  content = f'{metadata["labels"]} {coding}'.encode()
+  assert checksum() == before == hashlib.sha256(content).hexdigest()
 
 
 def test_a_run_knows_the_values_of_its_classes(tmp_path):
@@ -437,12 +481,17 @@ def test_classes_without_names(tmp_path):
   said = _said(tmp_path)
   assert 'if it is the value of a class, use --values 0,255' in said
   _masks(tmp_path, (128, 255), *_SPLITS)
-  assert "class '0' has no pixels in train; 43%" in _said(tmp_path)
+  said = _said(tmp_path)
+  assert said.startswith('the label images have no class but 128: two classes')
+  assert 'use --values 128,255' in said
   _masks(tmp_path, (0, 128), *_SPLITS)
   for most in (128, 4):
     _masks(tmp_path, (0, most), *_SPLITS)
-    said = f'have 2 classes, whose values go up to {most}: 0, {most}; list them'
-    assert f'{said}, as in --values 0,{most}, or' in _said(tmp_path)
+    said = f'have 2 classes, whose values go up to {most}: 0, {most}; if there '
+    assert f'{said}are no others, use --values 0,{most}, or' in _said(tmp_path)
+  _masks(tmp_path, (4, 9), *_SPLITS)
+  said = 'use --values 4,9 and, instead of --zero-is-void, --void 0, or name'
+  assert said in _said(tmp_path, '--zero-is-void')
   _masks(tmp_path, (0, 3), *_SPLITS)
   _run(tmp_path, f'--dir={tmp_path}/half')
   _masks(tmp_path, (1, 2), *_SPLITS)

@@ -26,28 +26,25 @@ def test_weights_are_evaluated_on_the_data_of_their_card(monkeypatch):
     evaluate_run.data_of(bare, None, 'test', None)
 
 
-def test_of_new_class_folders_without_splits_all_images_count(tmp_path):
+def test_class_folders_without_splits(tmp_path):
   new = tmp_path / 'new'
   classes = datasets.info('digits').class_names
   image_files.write(new, image_files.names(*classes, count=10))
 
-  def count(split=None):
+  def evaluate(split):
+    said = io.StringIO()
     report = evaluate_run.evaluate_run(
         'digits_small',
         data=str(new),
         split=split,
         out=tmp_path / 'report.json',
-        terminal=Terminal(io.StringIO()),
+        terminal=Terminal(said),
     )
-    return report['split'], report['count']
+    return report['count'], 'new has no splits: ev' in said.getvalue()
 
-  assert count() == ('all', 100)
-  assert count('test') == ('test', 10)
-  weights = load.load('digits_small')
-  card = dataclasses.replace(weights.card, figures={'data': str(new)})
-  own = dataclasses.replace(weights, card=card)
-  assert evaluate_run._split(own, str(new), None, None, print)[1] == 'test'
+  assert evaluate('all') == (100, False)
+  assert evaluate('test') == (10, True)
   (new / 'train').mkdir()
   for name in classes:
     (new / name).rename(new / 'train' / name)
-  assert evaluate_run._split(weights, str(new), None, None, print)[1] == 'val'
+  assert evaluate('test') == (10, False)

@@ -107,7 +107,7 @@ def test_counts_of_a_large_split_are_exact():
   sums = evaluator.Sums(dict)
   for count in (2**24, 1):
     sums.add({'pixels': np.int32(count)})
-  assert sums.scores() == {'pixels': 2**24 + 1}
+  assert int(sums.scores()['pixels']) == 2**24 + 1
 
 
 def test_padding_may_hold_anything():

@@ -13,7 +13,7 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main, recipe_files
-from gswinrmt_jax.data import checks, datasets, digits
+from gswinrmt_jax.data import checks, class_folders, datasets, digits
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import run as run_lib
@@ -240,6 +240,20 @@ def test_a_run_among_the_classes_is_refused(own, monkeypatch):
   with pytest.raises(UserError, match=said):
     train_loop.train(config, pathlib.Path('runs/own'))
   assert not (own / 'runs').exists()
+  (own.parent / 'link').symlink_to(own)
+  for place, where in (
+      ('runs', True),
+      ('../own/runs', True),
+      ('../link/runs', True),
+      ('../runs', False),
+      ('.runs/a', False),
+  ):
+    assert class_folders.has_in_class(own, pathlib.Path(place)) == where
+  (own / 'train').mkdir()
+  for name in ('ant', 'bee'):
+    (own / name).rename(own / 'train' / name)
+  assert class_folders.has_in_class(own, own / 'train' / 'runs')
+  assert not class_folders.has_in_class(own, own / 'runs')
 
 
 def test_crops_that_may_be_black_are_refused(own, tmp_path):

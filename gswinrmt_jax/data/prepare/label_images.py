@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 import hashlib
+import os
 import pathlib
 from typing import Any
 
@@ -19,7 +20,7 @@ from gswinrmt_jax.errors import UserError
 
 
 class LabelImages(ClassLabels):
-  """Label images, each with the name of its image, up to the suffix.
+  """Label images, each with the name of its image, up to ending and suffix.
 
   Attributes:
     root: Folder of the label images.
@@ -72,28 +73,30 @@ class LabelImages(ClassLabels):
     found[pictures.VOID] = False
     unnamed = not collection.class_names
     if unnamed:
-      count = int(found.nonzero()[0].max(initial=0)) + 1
-      if count < 2:
+      values = self._found(found)
+      if len(values) < 2:
         void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
         share = void / max(table['pixels'].sum(dtype=np.int64), 1)
-        hint = ''
-        if void:
-          hint = (
-              f'; {share:.0%} of their pixels are 255, which is void: if it is '
-              'the value of a class, use --values 0,255'
-          )
-        raise UserError(
-            'the label images have no class but 0: two classes or more are '
-            f'needed{hint}'
+        option = self._option([*values, 255])
+        hint = (
+            f'; {share:.0%} of their pixels are 255, which is void: if it is '
+            f'the value of a class, use {option}'
         )
-      values = self.coding.class_values[:count]
-      collection.class_names = tuple(map(str, values))
+        only = f' but {values[0]}' if values else ''
+        raise UserError(
+            f'the label images have no class{only}: two classes or more are '
+            f'needed{hint if values and void else ""}'
+        )
+      most = int(found.nonzero()[0][-1])
+      all_values = self.coding.class_values[: most + 1]
+      collection.class_names = tuple(map(str, all_values))
     train = table[: len(collection.splits['train'])]
     pixels = train['pixels'].sum(0, np.int64)
     void = pixels[pictures.VOID]
     pairs = zip(collection.class_names, pixels, strict=False)
     missing = [name for name, count in pairs if not count]
-    is_said = self.coding.void is not None or self.coding.zero_is_void
+    coding = self.coding
+    is_said = coding.void is not None or coding.zero_is_void or coding.values
     if void and missing and not is_said:
       raise UserError(
           f'class {missing[0]!r} has no pixels in train; '
@@ -102,13 +105,23 @@ class LabelImages(ClassLabels):
           '--values 0,255; if 255 does mean no class, say so with --void 255'
       )
     if unnamed and 2 * found.sum() < len(collection.class_names):
-      values = found.nonzero()[0] + self.coding.zero_is_void
       raise UserError(
           f'the label images have {len(values)} classes, whose values go up to '
-          f'{values[-1]}: {some([*map(str, values)])}; list them, as in '
-          f'--values {",".join(map(str, values[:2]))}, or name all classes, '
-          'also unused ones, by --classes'
+          f'{values[-1]}: {some([*map(str, values)])}; if there are no others, '
+          f'use {self._option(values)}, or name all classes, also unused ones, '
+          'by --classes'
       )
+
+  def _found(self, found):
+    """Returns the values of the classes that have pixels."""
+    return (found.nonzero()[0] + self.coding.zero_is_void).tolist()
+
+  def _option(self, values):
+    """Returns the options with which the classes have these values."""
+    void = (
+        ' and, instead of --zero-is-void, --void 0' * self.coding.zero_is_void
+    )
+    return f'--values {",".join(map(str, values))}{void}'
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
@@ -185,7 +198,7 @@ def find(
 
   Either both folders have train/ and any of val/ and test/ (or training/,
   validation/, testing/), or neither does. Below these, the paths of an image
-  and its label image differ only in the suffix.
+  and its label image differ only in suffix and `endings`.
 
   Args:
     root: Folder of the images.
@@ -199,14 +212,20 @@ def find(
 
   Raises:
     UserError: If the folders do not match, no image has a label image, two
-      files have the same name up to the suffix, or `classes`, `void` or
-      `values` is invalid.
+      files have the same name up to the suffix, or `classes`, `void`, `values`
+      or `endings` are invalid.
   """
   names = _class_names(classes) if classes else tuple(map(str, values))
   if void is not None and not 0 <= void <= 255:
     raise UserError(f'--void {void}: values are from 0 to 255')
   if values:
     _check_values(values, names, void, zero_is_void)
+  for ending in endings:
+    suffix = os.path.splitext(f'a{ending}')[1]
+    if suffix.lower() in image_paths.SUFFIXES:
+      raise UserError(
+          f"'{ending}' is more than an ending of names: leave out {suffix}"
+      )
   if root.resolve() == labels.resolve() and not endings[1]:
     raise UserError(
         f'--labels is the folder of --images, {root}: name that of the label '
@@ -217,10 +236,13 @@ def find(
   splits, unpaired = side_files.paired(root, labels, ignored, endings=endings)
   if unpaired and not any(splits.values()):
     first, why = next(iter(unpaired.items()))
-    raise UserError(
-        f'{root}: no image has a label image of the same name; {first} {why}: '
-        'if names differ only in what they end in before the suffix, use '
+    advice = (
+        ': if names differ only in what they end in before the suffix, use '
         '--label-ending or --image-ending'
+    )
+    raise UserError(
+        f'{root}: no image has a label image of the same name; {first} {why}'
+        + advice * (not any(endings))
     )
   return Collection(
       root,
@@ -247,15 +269,18 @@ def _check_values(values, names, void, zero_is_void):
   if len(set(values)) < len(values):
     raise UserError(f'{given} has a value twice')
   if not 2 <= len(values) <= MAX_CLASSES:
-    raise UserError(f'{given}: a class has one value, and two are needed')
+    raise UserError(
+        f'{given}: must list from 2 to {MAX_CLASSES} values, one for each class'
+    )
   if len(names) != len(values):
     raise UserError(
         f'{given} has {len(values)} values, --classes {len(names)} names: one '
         'for each class, in the same order'
     )
-  if zero_is_void or void in values:
-    option = '--zero-is-void' if zero_is_void else f'--void {void}'
-    raise UserError(f'{given} and {option}: leave out one of them')
+  if zero_is_void:
+    raise UserError(f'{given}: use --void 0 instead of --zero-is-void')
+  if void in values:
+    raise UserError(f'{given}: --void {void} is the value of a class')
 
 
 def _class_names(path):

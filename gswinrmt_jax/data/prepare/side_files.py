@@ -66,17 +66,24 @@ def paired(
     The images by split; why images or label files are left out.
 
   Raises:
-    UserError: If the folders have different splits; and as in `_by_stem`.
+    UserError: If the folders have different splits, or there is no image or no
+      label image; and as in `_by_stem`.
   """
   # Tools for YOLO write images/ and labels/ into the folder of each split.
   one_folder = labels.resolve() == root.resolve()
   places = ('images/', 'labels/') if suffix and one_folder else ('', '')
-  other = endings[1] if one_folder else ''
+  ending, of_labels = map(image_paths.composed, endings)
   images = _by_stem(
-      root, ignored, place=places[0], ending=endings[0], other=other
+      root,
+      ignored,
+      place=places[0],
+      ending=ending,
+      not_ending=of_labels if one_folder else '',
   )
+  # What is passed over in one folder has already been counted.
+  ignored = Counter() if one_folder else ignored
   label_files = _by_stem(
-      labels, ignored, suffix, place=places[1], ending=endings[1]
+      labels, ignored, suffix, place=places[1], ending=of_labels
   )
   if images.keys() != label_files.keys():
     raise UserError(
@@ -84,7 +91,11 @@ def paired(
         'both must be divided in the same way; add what is missing, or move '
         'the other folder elsewhere'
     )
-  what = suffix or 'label image' + f' *{endings[1]}' * bool(endings[1])
+  what = suffix or _named('label image', of_labels)
+  if not suffix and not any(images.values()):
+    raise UserError(f'{root} has no {_named("image", ending)}')
+  if not suffix and not any(label_files.values()):
+    raise UserError(f'{labels} has no {what}')
   splits, unpaired = {}, {}
   for split, pictured in images.items():
     theirs, splits[split] = label_files[split], []
@@ -128,11 +139,15 @@ def check_size(
     )
 
 
-def _by_stem(root, ignored, suffix=None, *, place='', ending='', other=''):
+def _named(kind, ending):
+  return kind + f' whose name ends in {ending}' * bool(ending)
+
+
+def _by_stem(root, ignored, suffix=None, *, place='', ending='', not_ending=''):
   """Returns {split: {path in the split without suffix and `place`: path}}.
 
-  The paths end in `ending` before the suffix, which is left out, too; those
-  that end in `other`, if any, are passed over.
+  The paths end in `ending` before the suffix, which is left out, too. Those
+  that end in `not_ending`, if any, are left to others.
 
   Raises:
     UserError: If two files of a split have the same name up to the suffix; and
@@ -149,7 +164,9 @@ def _by_stem(root, ignored, suffix=None, *, place='', ending='', other=''):
     for name in names:
       stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
       stem = image_paths.composed(stem.removeprefix(place))
-      if not stem.endswith(ending) or (other and stem.endswith(other)):
+      if not_ending and stem.endswith(not_ending):
+        continue
+      if not stem.endswith(ending):
         ignored['with another ending'] += 1
         continue
       stem = stem.removesuffix(ending)
