@@ -22,10 +22,10 @@ def overlaps(
 ) -> Iterator[str]:
   """Yields a warning for each pair of splits that share images.
 
-  Images are compared by hashes of their stored bytes, if at most 30,000 must be
-  read: more would delay the start. Of class folders, these are only files of a
-  size that several splits have (few, if they are photographs), and a line says
-  if they are too many. `gswinrmt prepare` reads all images.
+  Images are compared by hashes of their bytes, without labels, if at most
+  30,000 must be read: more would delay the start. Of class folders, these are
+  only files of a size that several splits have (few, if they are photographs),
+  and a line says if they are too many. `gswinrmt prepare` reads all images.
 
   Args:
     splits: The records of each, 'train' first.
@@ -43,7 +43,9 @@ def overlaps(
       )
     return
   digests = {
-      name: [hashlib.sha256(splits[name].stored(row)).digest() for row in some]
+      name: [
+          hashlib.sha256(splits[name].image_bytes(row)).digest() for row in some
+      ]
       for name, some in compared.items()
   }
   for one, other in itertools.combinations(digests, 2):

@@ -77,6 +77,10 @@ class Source(abc.ABC):
     image, label = self[row]
     return image.tobytes() + _bytes(label)
 
+  def image_bytes(self, row: int) -> bytes:
+    """Returns a record's image without its label, as it is stored."""
+    return self[row][0].tobytes()
+
   def order_checksum(self) -> str:
     """Returns a checksum of the records and their order.
 
@@ -179,6 +183,10 @@ class TfdsSource(Source):
     """Returns the encoded image and its label."""
     record = self._record(row)
     return record['image'] + b'%d' % record[self.feature]
+
+  def image_bytes(self, row: int) -> bytes:
+    """Returns the encoded image."""
+    return self._record(row)['image']
 
   def cache_folders(self) -> list[pathlib.Path]:
     """Returns the folder `decoded` beside the records, and the user's cache."""

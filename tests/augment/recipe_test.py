@@ -18,10 +18,15 @@ TABLE2 = [
 ]
 SMALL = ['cifar10_small:retention', 'cifar10_small:rmt', 'cifar10_95:swat']
 # In the order of `_values`.
+_TORCHVISION = ((0.02, 0.33), (0.3, 3.3))
+_TIMM = ((0.02, 1 / 3), (0.3, 10 / 3))
 READINGS = {
-    'torchvision': (2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
-    'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0),
-    'plain': (0, 'timm', 9, 0.5, 0.5, 0.0, 'noise', 0.0, 0.0, 1.0),
+    'torchvision': (
+        *(2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
+        *_TORCHVISION,
+    ),
+    'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0, *_TIMM),
+    'plain': (0, 'timm', 9, 0.5, 0.5, 0.0, 'noise', 0.0, 0.0, 1.0, *_TIMM),
 }
 
 
@@ -34,6 +39,8 @@ def _values(config):
       config.augment.mixup_alpha,
       config.augment.cutmix_alpha,
       config.augment.mix_prob,
+      config.augment.erase_area,
+      config.augment.erase_aspect,
   )
 
 
@@ -138,7 +145,7 @@ def test_recipes_for_small_images_keep_their_protocol(name):
   small = name.startswith('cifar10_small')
   ops, mixed = (1, 0.0) if small else (2, 0.5)
   expected = list(READINGS['torchvision'])
-  expected[0], expected[-1] = ops, mixed
+  expected[0], expected[9] = ops, mixed
   assert _values(config) == tuple(expected)
   training = config.optimizer.name, config.optimizer.learning_rate
   assert training == (('muon', 3e-3) if small else ('adamw', 1e-3))

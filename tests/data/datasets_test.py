@@ -114,6 +114,7 @@ def test_a_data_set_of_ones_own(own):
   info = datasets.info('own', str(own))
   assert info.name == 'own' and info.class_names == folder_data.CLASSES
   assert info.mean == (0.485, 0.456, 0.406)
+  assert info.std == (0.229, 0.224, 0.225)
   assert info.image_size == (0, 0)  # unknown until images are read
   train = datasets.load('own', 'train', str(own), image_size=(9, 7))
   assert len(train) == 8 and train.image_shape == (9, 7, 3)
@@ -377,6 +378,19 @@ def test_mean_and_std_are_those_of_the_train_split():
   pixels = image / 255
   np.testing.assert_allclose(pixels.mean((0, 1, 2)), digits.MEAN, atol=5e-5)
   np.testing.assert_allclose(pixels.std((0, 1, 2)), digits.STD, atol=5e-5)
+
+
+def test_masks_and_scenes_are_what_they_always_were():
+  """Results on them are published."""
+  masks = digits.read_masks('val')[1]
+  scenes = hashlib.sha256()
+  for image, found in digits.read_scenes('val'):
+    scenes.update(image.tobytes())
+    for label, ink in found:
+      scenes.update(b'%d' % label + ink.tobytes())
+  of_masks = hashlib.sha256(np.ascontiguousarray(masks)).hexdigest()
+  assert of_masks.startswith('a25bc38e660679e0')
+  assert scenes.hexdigest().startswith('8c10276212caec7b')
 
 
 def test_unknown_split_is_refused():

@@ -175,10 +175,24 @@ def test_the_cut_is_that_of_imagenet():
   np.testing.assert_array_equal(
       pictures.fit(picture, (224, 224), 224 / 256), want
   )
-  upright = pictures.fit(
-      picture.transpose(PIL.Image.Transpose.ROTATE_90), (224, 224), 0.875
+  # Of height / width = 510 / 375: floor(256 * 1.36) = 348, round(124 / 2) = 62.
+  upright = picture.transpose(PIL.Image.Transpose.ROTATE_90).crop(
+      (0, 0, 375, 499)
   )
-  assert upright.shape == (224, 224, 3)
+  resized = upright.resize((256, 340), PIL.Image.Resampling.BICUBIC)
+  want = np.asarray(resized)[58:282, 16:240]
+  np.testing.assert_array_equal(pictures.fit(upright, (224, 224), 0.875), want)
+
+
+@pytest.mark.parametrize(('side', 'first'), [(343, 60), (341, 58), (342, 59)])
+def test_the_middle_is_rounded_to_even(side, first):
+  """As by torchvision: round(119 / 2) is 60, round(117 / 2) is 58."""
+  noise = np.random.default_rng(1).integers(0, 255, (256, side, 3), np.uint8)
+  for pixels in (noise, noise.transpose(1, 0, 2)):
+    got = pictures.fit(PIL.Image.fromarray(pixels), (224, 224), 224 / 256)
+    want = noise[16:240, first : first + 224]
+    want = want if pixels is noise else want.transpose(1, 0, 2)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_without_a_crop_all_of_the_picture_is_squeezed():

@@ -112,6 +112,7 @@ def test_labels_are_never_interpolated():
         ((1000, 300), (2048, 512), 0.75, (1280, 384)),
         ((5, 3), None, 0.5, (3, 2)),  # halves are rounded up
         ((900, 1), None, 0.3, (270, 1)),  # at least one pixel
+        ((1000, 500), (101, 51), 0.55, (55, 28)),  # bounds are rounded down
     ],
 )
 def test_sizes(size, within, factor, want):
@@ -177,6 +178,14 @@ def test_scales_places_and_flips_cover_their_range():
       ]
   )
   assert starts.min() == 0 and starts.max() == 99  # 99 if flipped
+  # Numbers of rows, and a mirror image half of the time.
+  tops, flips = set(), 0
+  for _ in range(400):
+    _, rows = segmentation.draw(image, label.T, None, crop, rng)
+    tops.add(int(rows[0, 0]))
+    _, columns = segmentation.draw(image, label, None, crop, rng)
+    flips += columns[0, 0] > columns[0, -1]
+  assert min(tops) == 0 and max(tops) == 70 and 160 < flips < 240
   crop = Crop((8, 8), (0.5, 2), max_class_share=1, flip=False)
   steps = [
       np.ptp(segmentation.draw(image, label, None, crop, rng)[1][0]) / 7
@@ -197,6 +206,14 @@ def test_a_small_image_is_padded_with_pixels_of_no_class():
   assert (label[20:] == VOID).all() and (label[:, 30:] == VOID).all()
   assert not image[20:].any() and not image[:, 30:].any()
   assert record['extents'].tolist() == [20, 30]
+
+
+def test_a_crop_is_of_the_image_within_its_bounds():
+  records = segmentation.Decoded(
+      _noise((80, 40)), (40, 20), Crop((64, 64), (1, 1), flip=False)
+  )
+  record = records.read(0, np.random.default_rng(0))
+  assert record['extents'].tolist() == [20, 40]
 
 
 def test_training_resumes_with_the_same_crops():

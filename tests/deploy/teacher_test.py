@@ -38,7 +38,10 @@ def weights(monkeypatch):
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda *args, **how: _records(how['image_size']),
+      # Maps are of the whole image.
+      lambda *args, **how: _records(how['image_size'])
+      if not how.get('crop')
+      else None,
   )
   fields = {
       'widths': (8,),
@@ -63,6 +66,7 @@ def test_maps_are_the_softmax_of_the_dense_logits(
     weights, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(teacher, '_BATCH', 4)  # the last batch is padded
+  assert teacher._TOP == 5
   monkeypatch.setattr(teacher, '_TOP', 2)
   folder = tmp_path / 'maps'
   monkeypatch.setattr(datasets, 'own_splits', lambda *_: {'train': 'val'})

@@ -168,18 +168,20 @@ def test_boxes_of_many_scales_are_where_the_object_is():
 
 
 def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
-  boxes = np.array([[0, 0, 9, 9], [3, 3, 8, 8], [5, 5, 5.5, 9]], np.float32)
+  boxes = np.array(
+      [[0, 0, 9, 9], [3, 3, 8, 8], [5, 5, 5.5, 9], [5, 5, 6, 9]], np.float32
+  )
   source = _source(
       boxes=boxes,
-      labels=np.array([0, 1, 1], np.int32),
-      crowds=np.array([True, False, False]),
-      areas=np.ones(3),
+      labels=np.array([0, 1, 1, 0], np.int32),
+      crowds=np.array([True, False, False, False]),
+      areas=np.ones(4),
       masks=None,
   )
   records = detection.Decoded(source, training=detection.Training(False))
   found = records.read(0, _Draws(1, 1))
-  assert found['valid'].sum() == 1
-  np.testing.assert_array_equal(found['boxes'][0], boxes[1])
+  assert found['valid'].sum() == 2
+  np.testing.assert_array_equal(found['boxes'][:2], boxes[[1, 3]])
   assert records.image_shape == (64, 64, 3)
 
 

@@ -109,6 +109,8 @@ def test_a_file_becomes_a_model_and_the_same_file(head, tmp_path):
   assert found.card.dense['round_extents'] == 32
   assert found.card.dense['least_score'] == 0.05
   assert found.card.fit_within == (1333, 800)
+  assert found.card.image_size == (800, 1344)
+  assert found.size(900) == (1500, 900)
   _equal(found.variables, tiny_detectors.weights(head).variables)
   back = weights.to_torch_state_dict(found.variables, found.card.make_model())
   assert back.keys() == arrays.keys()

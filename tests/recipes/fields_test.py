@@ -88,6 +88,28 @@ def test_digits_are_neither_mirrored_nor_mixed():
   assert not config.augment.flip and config.augment.rand_augment_ops == 0
   assert config.augment.mixup_alpha == config.augment.cutmix_alpha == 0.0
   assert config.model.name == 'rmt_compact'
+  assert config.optimizer.learning_rate == 3e-3 and config.num_epochs == 12
+  assert config.batch_size == 64 and config.optimizer.warmup_epochs == 1
+
+
+def test_only_these_may_change_when_a_run_resumes():
+  free = {path for path, field in recipes.FIELDS.items() if field.free}
+  assert free == {
+      'checkpoint_every_steps',
+      'compile_effort',
+      'data.dir',
+      'data.label_maps',
+      'data.storage',
+      'data.test_split',
+      'data.workers',
+      'eval_batch_size',
+      'log_every_steps',
+      'mesh.data',
+      'nan_policy',
+      'profile_steps',
+      'remat',
+      'stop_after_epochs',
+  }
 
 
 @pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])

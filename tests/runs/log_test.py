@@ -305,11 +305,11 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
   assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
 
 
-def _shown(elapsed, entries, schedule=SCHEDULE):
+def _shown(elapsed, entries, schedule=SCHEDULE, start=0):
   """Returns the progress lines of intervals that end at these steps."""
   times, stream = iter(elapsed), io.StringIO()
   shown = progress.Progress(
-      schedule, Terminal(stream), [], lambda: next(times), start=0
+      schedule, Terminal(stream), [], lambda: next(times), start=start
   )
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
@@ -353,6 +353,15 @@ def test_speed_and_time_left_are_those_of_several_intervals():
   )
   assert first.endswith('  40 img/s  ETA 26s  elapsed 4.0s')
   assert second.endswith('  44 img/s  ETA 36s  data wait 25%  elapsed 9.0s')
+
+
+def test_the_time_left_is_of_the_steps_of_this_start():
+  """From step 2, to epoch 3 of 6: 2 steps in 4 s leave 6 s for the other 3."""
+  schedule = dataclasses.replace(SCHEDULE, stop_after_epochs=3)
+  assert schedule.stop_step == 7 < schedule.total_steps
+  entry = {'seconds': 1.0, 'images_per_second': 40.0}
+  (shown,) = _shown([4.0], [(4, entry)], schedule, start=2)
+  assert '  ETA 6.0s  ' in shown
 
 
 def test_the_accuracy_on_mixed_images_is_called_so():

@@ -15,6 +15,7 @@ import tiny_parts
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import load
 
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
@@ -70,6 +71,16 @@ def test_both_are_validated_and_either_may_be_the_best(averaged_run):
   entry = epochs[best]
   line = f'EMA val loss {entry["val_ema_loss"]:.3f}, val acc '
   assert line + f'{entry["val_ema_accuracy"]:.2%} (best ' in said
+
+
+def test_the_better_of_both_is_taken_at_each_step(averaged_run):
+  epochs, found = _epochs(averaged_run), {}
+  for path in (averaged_run / 'checkpoints').iterdir():
+    if path.name.isdecimal():
+      step = int(path.name)
+      found[step] = load.load(averaged_run, step=step).which
+  assert found == {step: _better(epochs[step]) for step in found}
+  assert 'raw' in found.values()
 
 
 def test_the_test_is_of_both(averaged_run):
