@@ -175,7 +175,7 @@ def test_the_cut_is_that_of_imagenet():
   np.testing.assert_array_equal(
       pictures.fit(picture, (224, 224), 224 / 256), want
   )
-  # Of height / width = 510 / 375: floor(256 * 1.36) = 348, round(124 / 2) = 62.
+  # floor(256 * 499 / 375) is 340, which rounding would make 341.
   upright = picture.transpose(PIL.Image.Transpose.ROTATE_90).crop(
       (0, 0, 375, 499)
   )

@@ -190,6 +190,17 @@ def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
   assert before.read_text() == 'of an earlier export'
 
 
+def test_the_tolerance_is_relative_to_each_output():
+  one = np.float32([1.0, 0.5])
+  said = export._compare('a', 'logits', (one, one + 0.01), (one, one), 0.011)
+  assert said.startswith('logits differ by 0.01 ')
+  with pytest.raises(UserError, match=r'logits that differ by 0\.02'):
+    export._compare('a', 'logits', (9 * one, one + 0.02), (9 * one, one), 0.011)
+  small = one / 100
+  with pytest.raises(UserError, match=r'logits that differ by 0\.001'):
+    export._compare('a', 'logits', (small + 0.001,), (small,), 0.011)
+
+
 def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
   """Each file would be loaded with the card of the last."""
   monkeypatch.setattr(export, 'model_outputs', _flat)

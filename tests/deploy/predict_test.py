@@ -505,6 +505,20 @@ def test_maps_beside_the_prediction(small, digits, tmp_path, capsys):
   assert said in capsys.readouterr().err
 
 
+def test_maps_are_of_what_the_model_sees(small, digits, tmp_path, monkeypatch):
+  seen = []
+
+  def compute(model, variables, image, **how):
+    seen.append(image)
+    raise StopIteration
+
+  monkeypatch.setattr(classifier.maps, 'compute', compute)
+  loaded, path = load.load_model(small), digits[0][0]
+  with pytest.raises(StopIteration):
+    loaded.write_maps(loaded.predict(path), path, tmp_path)
+  np.testing.assert_array_equal(seen[0], loaded.preprocess(path))
+
+
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [

@@ -58,6 +58,21 @@ def test_images_of_any_size_in_one_program(loaded):
   np.testing.assert_allclose(found[0].cells, want.masks[0], atol=1e-4)
 
 
+def test_boxes_are_scaled_back_along_each_axis(monkeypatch):
+  """33 x 40 pixels within 20 x 20 are 17 x 20: by 33 / 17 and 40 / 20."""
+  loaded = load.from_weights(
+      tiny_detectors.weights('mask', fit_within=(20, 20))
+  )
+  found = {
+      'boxes': np.array([[[1.0, 2, 17, 20]]]),
+      'scores': np.ones((1, 1)),
+      'labels': np.zeros((1, 1), np.int32),
+  }
+  monkeypatch.setattr(detector, '_detect', lambda *_: (found, np.array(True)))
+  (box,) = loaded.predict(_noise(40, 33)).boxes
+  np.testing.assert_allclose(box, [33 / 17, 4, 33, 40], rtol=1e-6)
+
+
 def test_few_canvases(loaded):
   """One for each orientation or, without bounds, two in an octave of sides."""
   sizes = np.random.default_rng(0).integers(40, 1000, (500, 2)).tolist()

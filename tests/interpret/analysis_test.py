@@ -20,6 +20,7 @@ from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 from gswinrmt_jax.weights import safetensors_file
@@ -199,6 +200,63 @@ class TestGroups:
     np.testing.assert_allclose(left[0] / whole[0], 0.05)
     rest = slice(1, attention.DECILES)
     np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.75)
+
+  def test_a_gate_below_a_tenth_is_closed(self, stage):
+    gate = np.full((3, 8, 7, 8), 0.11)
+    gate[:, :, :, :2] = 0.09
+    stage.see_gate(False, gate, gate)
+    total, count = stage._sums['gate closed']
+    np.testing.assert_allclose(total.sum() / count.sum(), 2 / 8)
+
+  def test_a_value_of_either_sign_below_a_tenth_of_the_mean_is_closed(
+      self, stage
+  ):
+    value = np.full((3, 8, 7, 8), 4.0)
+    value[..., 1::2] *= -1
+    value[..., :2] = 0.25, -0.25  # the mean size is 3.0625
+    stage.see_value(False, value)
+    mean, closed = (
+        total.sum() / count.sum()
+        for total, count in (
+            stage._sums[f'swiglu {name}'] for name in ('mean', 'closed')
+        )
+    )
+    np.testing.assert_allclose((mean, closed), (3.0625, 2 / 8))
+
+  def test_sums_of_rows_do_not_change_their_entropy(self, stage):
+    weights = np.full((3, 8, 2, 7, 3), 0.25)  # b l n i, and three keys
+    stage.see(False, 'width', weights)
+    entropy, counted = stage._sums['entropy width']
+    stage.see(False, 'width', weights)
+    again, twice = stage._sums['entropy width']
+    np.testing.assert_allclose(again / twice.clip(1), entropy / counted.clip(1))
+    np.testing.assert_allclose(entropy[0], counted[0])  # uniform over 3 keys
+
+
+def test_deciles_are_those_of_whole_windows():
+  arch = factory.create_model('retention_compact', num_classes=4, **_SMALL).arch
+  stage = attention._Stage(arch, 0, (32, 28))
+  images = np.random.default_rng(1).integers(0, 256, (4, 32, 28, 3), np.uint8)
+  stage.see_images(images)
+  variances = np.concatenate([x.ravel() for x in stage._variances])
+  # Of 8 x 7 tokens, whole windows of 3 x 3 have 6 x 6, at either shift.
+  assert len(variances) == 4 * 36 * len(stage._shifts)
+  stage.find_deciles()
+  want = np.quantile(variances, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+  np.testing.assert_array_equal(stage._edges, want)
+
+
+def test_the_model_sees_normalised_images(monkeypatch):
+  inputs, apply = [], Backbone.apply
+
+  def noted(self, variables, image, **how):
+    inputs.append(image)
+    return apply(self, variables, image, **how)
+
+  monkeypatch.setattr(Backbone, 'apply', noted)
+  _analyzed('retention_compact')
+  want = (_images() / 255 - 0.5) / 0.25
+  np.testing.assert_allclose(inputs[0], want, rtol=1e-5, atol=1e-5)
 
 
 def test_the_reach_of_a_decay_of_one_is_none():

@@ -227,3 +227,11 @@ def test_a_run_may_be_tested_on_another_split(tmp_path):
   _spec(test=test).write(tmp_path)
   with pytest.raises(UserError, match='content of test differs'):
     _spec(test=dataclasses.replace(test, content='other')).write(tmp_path)
+
+
+def test_the_crop_is_that_of_evaluation():
+  """0 squeezes the whole image; images that are not resized are whole."""
+  config = recipes.digits('rmt_compact')
+  for size, crop, want in ((8, 0.0, 0.0), (8, 0.9, 0.9), (0, 0.9, 1.0)):
+    config.data.update(image_size=size, eval_crop=crop)
+    assert dataset_record.of_run(config, _INFO, {}, None).crop == want

@@ -69,6 +69,14 @@ def test_last_and_best_are_told_apart():
   assert json.loads(json.dumps(summary)) == summary
 
 
+def test_scores_of_classes_are_kept_also_of_the_average():
+  figures = {'class_iou': [0.5, None], 'ema_class_iou': [0.25, 1.0]}
+  tested = {7: _figures(0.5) | figures, 5: _figures(0.625)}
+  found = closing.summarize(FACTS, PLAN, ENTRIES, tested, last=7, best=5)
+  for name, figure in figures.items():
+    assert found['last'][f'test_{name}'] == figure
+
+
 def test_skipped_steps_are_summed_up():
   entries = [{'kind': 'train', 'step': s, 'skipped': s} for s in (1, 2)]
   summary = closing.summarize(
