@@ -121,15 +121,40 @@ def test_retention_without_layer_scale(page):
       for name in ('retention_no_layer_scale', 'retention', 'rmt')
   )
 
-  def mean(curve, first, last):
-    return f'{np.mean([curve[i] for i in range(first, last + 1)]):.2%}'
+  early = [_mean(curve, 8, 12) for curve in (without, whole)]
+  late = [_mean(curve, 16, 20) for curve in (without, whole, rmt)]
+  assert '{:.2f} % (with LayerScale {:.2f} %)'.format(*early) in part
+  assert '{:.2f} % ({:.2f} %; RMT {:.2f} %)'.format(*late) in part
 
-  early = [mean(curve, 8, 12).replace('%', ' %') for curve in (without, whole)]
-  late = [
-      mean(curve, 16, 20).replace('%', ' %') for curve in (without, whole, rmt)
+
+def test_rmt_at_twice_the_rate(page):
+  part = page.partition('**RMT at twice the rate')[2]
+  part = ' '.join(part.partition('```')[0].split())
+  runs = [
+      results.read(ROOT / 'results' / f'cifar10_{name}.json')
+      for name in ('rmt_6e4', 'rmt', 'retention_6e4', 'retention')
   ]
-  assert '{} (with LayerScale {})'.format(*early) in part
-  assert '{} ({}; RMT {})'.format(*late) in part
+  assert runs[0].config.optimizer.learning_rate == 6e-4
+  assert f'to epoch {runs[0].epoch} of {runs[0].config.num_epochs}' in part
+  early, late = (
+      [_mean(run.curve, *epochs) for run in runs]
+      for epochs in ((8, 12), (16, 20))
+  )
+  said = '{:.2f} % (at 3e-4 {:.2f} %; Retention at 6e-4 {:.2f} %)'
+  assert said.format(*early) in part
+  assert '{:.2f} % ({:.2f} %; {:.2f} %)'.format(*late) in part
+  gains = [one[i] - one[i + 1] for i in (0, 2) for one in (early, late)]
+  assert (
+      '{:.2f} and {:.2f} points, that of Retention {:.2f} and {:.2f}'.format(
+          *gains
+      )
+      in part
+  )
+
+
+def _mean(curve, first, last):
+  """Returns the mean accuracy of some epochs, in percent."""
+  return 100 * np.mean([curve[epoch] for epoch in range(first, last + 1)])
 
 
 def test_retention_at_twice_the_rate(page):
