@@ -77,15 +77,16 @@ class LabelImages(ClassLabels):
       if len(values) < 2:
         void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
         share = void / max(table['pixels'].sum(dtype=np.int64), 1)
-        option = self._option([*values, 255])
-        hint = (
-            f'; {share:.0%} of their pixels are 255, which is void: if it is '
-            f'the value of a class, use {option}'
-        )
         only = f' but {values[0]}' if values else ''
+        hint = ''
+        if values and void:
+          hint = (
+              f'; {share:.0%} of their pixels are 255, which is void: if it is '
+              f'the value of a class, use {self._option([*values, 255])}'
+          )
         raise UserError(
             f'the label images have no class{only}: two classes or more are '
-            f'needed{hint if values and void else ""}'
+            f'needed{hint}'
         )
       most = int(found.nonzero()[0][-1])
       all_values = self.coding.class_values[: most + 1]
