@@ -1,5 +1,7 @@
 """Tests that examples/quickstart.ipynb runs, and shows what it says."""
 
+import ast
+import importlib
 import os
 import pathlib
 import re
@@ -9,6 +11,9 @@ import sys
 import nbclient
 import nbformat
 import pytest
+
+import gswinrmt_jax
+from gswinrmt_jax import recipes
 
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
 _PATH = _EXAMPLES / 'quickstart.ipynb'
@@ -49,48 +54,53 @@ def test_the_notebook_is_saved_as_it_ran(saved):
   assert not re.search(r'Traceback|[Ww]arning', text)
 
 
-@pytest.fixture(name='ran')
-def _ran(request, tmp_path, monkeypatch):
-  """The notebook as it runs now, with other texts in place of some."""
+def _code(saved):
+  """Returns the Python cells as one module, and the shell cells as text."""
+  cells = [c.source for c in saved.cells if c.cell_type == 'code']
+  shell = [cell for cell in cells if cell.startswith('%%bash')]
+  python = '\n'.join(cell for cell in cells if cell not in shell)
+  return ast.parse(python), '\n'.join(shell)
+
+
+def test_what_it_uses_exists(saved):
+  """Its functions, and the fields of the recipe that it sets."""
+  module, shell = _code(saved)
+  used = {'gswinrmt_jax': gswinrmt_jax}
+  for node in ast.walk(module):
+    if isinstance(node, ast.ImportFrom) and node.module.startswith('gswin'):
+      for alias in node.names:
+        name = f'{node.module}.{alias.name}'
+        used[alias.asname or alias.name] = importlib.import_module(name)
+  assert len(used) == 6
+  called = {
+      (node.value.id, node.attr)
+      for node in ast.walk(module)
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+  }
+  called = [(used[name], attr) for name, attr in called if name in used]
+  assert len(called) >= 10
+  for used_module, attr in called:
+    assert hasattr(used_module, attr), (used_module.__name__, attr)
+  fields = re.findall(r'--config\.([\w.]+)=', shell)
+  assert len(fields) == 8 and recipes.FIELDS.keys() >= {*fields}
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_it_says(saved, tmp_path, monkeypatch):
+  """No cell fails, and each prints where the saved one does."""
   shutil.copytree(_EXAMPLES / 'images', tmp_path / 'images')
   own = pathlib.Path(sys.executable).parent  # of `gswinrmt`
   monkeypatch.setenv('PATH', f'{own}:{os.environ["PATH"]}')
-  text = _PATH.read_text()
-  for old, new in request.param.items():
-    assert old in text
-    text = text.replace(old, new)
-  ran = nbformat.reads(text, as_version=4)
+  ran = nbformat.read(_PATH, as_version=4)
   nbclient.NotebookClient(
       ran,
       timeout=600,
       coalesce_streams=True,
       resources={'metadata': {'path': str(tmp_path)}},
   ).execute()
-  return ran
-
-
-# A few steps of each training.
-_SHORT = {
-    "'train': 600": "'train': 128",
-    'epochs=5': 'epochs=1',
-    "'46'": "'8'",
-    'step=46': 'step=8',
-    'STEPS = 150': 'STEPS = 5',
-}
-
-
-@pytest.mark.parametrize('ran', [_SHORT], indirect=True, ids=['short'])
-def test_the_notebook_runs(saved, ran):
-  """No cell fails, and each prints where the saved one does."""
   before, after = (_printed(each) for each in (saved, ran))
   assert list(map(bool, after)) == list(map(bool, before))
   assert after[-1] == 'True'  # Orbax has the same weights.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('ran', [{}], indirect=True, ids=['whole'])
-def test_the_notebook_shows_what_it_says(saved, ran):
-  before, after = (_printed(each) for each in (saved, ran))
   shown, found = (_accuracies('\n'.join(each)) for each in (before, after))
   assert found == pytest.approx(shown, abs=6)  # of 200 images each
   assert found['digits_small'] < 50

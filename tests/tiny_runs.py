@@ -119,6 +119,7 @@ def figures(folder):
 def _serve():
   # What runs import when they need it is imported once, before they fork.
   import grain  # noqa: F401
+  import matplotlib  # noqa: F401
   import orbax.checkpoint  # noqa: F401
   import PIL.ImageDraw
   import PIL.ImageFont  # noqa: F401

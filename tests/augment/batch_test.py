@@ -113,7 +113,11 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize('changes', [{}, OTHERS], ids=['timm', 'torchvision'])
+@pytest.mark.parametrize(
+    'changes',
+    [{}, pytest.param(OTHERS, marks=pytest.mark.slow)],
+    ids=['timm', 'torchvision'],
+)
 def test_the_chain_is_its_stages_in_order(changes):
   """Every setting reaches its stage; the mixing alone may be left out."""
   image, label = _batch()

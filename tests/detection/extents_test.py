@@ -154,7 +154,8 @@ def _random_sizes(count):
     [
         ('retina', (61, 83)),
         ('retina', (64, 83)),  # maps of the same sizes, of whole rows
-        ('cascade', (61, 83)),  # has the parts of 'mask', too
+        # Has the parts of 'mask', too.
+        pytest.param('cascade', (61, 83), marks=pytest.mark.slow),
     ],
 )
 def test_padding_changes_nothing(head, size):

@@ -310,7 +310,9 @@ def test_masks_without_pycocotools_are_refused_at_the_start(
     main.main(['predict', 'r', 'a.png'])
 
 
-@pytest.mark.parametrize('head', ['retina', 'mask'])
+@pytest.mark.parametrize(
+    'head', ['retina', pytest.param('mask', marks=pytest.mark.slow)]
+)
 def test_a_program_with_suppression(head, tmp_path, monkeypatch):
   """Any number of images; those of the check are found again.
 

@@ -151,7 +151,11 @@ def _retinas_raw_outputs():
 
 
 @pytest.mark.parametrize(
-    ('name', 'head'), [('rmt_t', 'retina'), ('rmt_swin_t', 'cascade')]
+    ('name', 'head'),
+    [
+        ('rmt_t', 'retina'),
+        pytest.param('rmt_swin_t', 'cascade', marks=pytest.mark.slow),
+    ],
 )
 def test_half_precision(name, head, tmp_path, monkeypatch):
   """Equal scores, which rounding would swap, do not matter; weights do."""

@@ -499,7 +499,10 @@ def gradient(arguments):
   return _gradient('none', arguments)
 
 
-@pytest.mark.parametrize('remat', ['elementwise', 'blocks'])
+@pytest.mark.parametrize(
+    'remat',
+    [pytest.param('elementwise', marks=pytest.mark.slow), 'blocks'],
+)
 def test_gradients_and_parameters_are_those_without(arguments, gradient, remat):
   expected, found = gradient, _gradient(remat, arguments)
   chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -43,7 +43,15 @@ _RELEASED = {
 _PRINTED = {'rmt_t': 2.469, 'rmt_s': 4.470, 'rmt_b': 9.699, 'rmt_l': 18.203}
 
 
-@pytest.mark.parametrize('name', _RELEASED)
+@pytest.mark.parametrize(
+    'name',
+    [
+        'rmt_t',
+        'rmt_s',
+        pytest.param('rmt_b', marks=pytest.mark.slow),
+        pytest.param('rmt_l', marks=pytest.mark.slow),
+    ],
+)
 def test_the_released_models_to_the_unit(name):
   model = gswinrmt_jax.create_model(name, num_classes=1000)
   counted = cost.count(model, (224, 224))
@@ -63,7 +71,9 @@ def _check_printed(counted, row):
     assert low <= value - float(text) < high, row
 
 
-@pytest.mark.parametrize('head', ['uper', 'cascade'])
+@pytest.mark.parametrize(
+    'head', ['uper', pytest.param('cascade', marks=pytest.mark.slow)]
+)
 def test_dense_models_of_the_paper(head):
   """The paper's operations exclude UperNet's auxiliary head.
 

@@ -159,7 +159,10 @@ def _trained(model, variables, maps, extents=None):
   return model.apply(variables, maps, method=both, mutable=['batch_stats'])
 
 
-@pytest.mark.parametrize(('head', 'count'), [(_FPN, 2), (_UPER, 1)])
+@pytest.mark.parametrize(
+    ('head', 'count'),
+    [pytest.param(_FPN, 2, marks=pytest.mark.slow), (_UPER, 1)],
+)
 def test_gradients_and_statistics_of_training(head, count):
   """With one image, BN after pooling to one bin sees a single position."""
   model, variables, maps, extents = _heads(head, count)

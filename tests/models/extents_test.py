@@ -116,7 +116,10 @@ _ONE_STAGE = {
 
 @pytest.mark.parametrize(
     ('system', 'fields'),
-    [('rmt', {'stem': 'patch'}), ('retention', _ONE_STAGE)],
+    [
+        pytest.param('rmt', {'stem': 'patch'}, marks=pytest.mark.slow),
+        ('retention', _ONE_STAGE),
+    ],
 )
 def test_gradients_and_statistics_of_training(system, fields):
   """Two images of the same size also form an unpadded batch.
