@@ -29,7 +29,9 @@ _MORE = re.compile(r'[ _-]?(set|(19|20)\d\d)$')
 _SAMPLED = 1000  # about the number of images whose headers a report reads
 
 
-def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
+def find(
+    root: pathlib.Path, *, pool: bool = False, train: bool = True
+) -> Collection:
   """Returns the images below `root`, labelled by their class folders.
 
   `root` has train/ and any of val/ and test/ with a folder for each class, or
@@ -41,6 +43,8 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
     root: The folder.
     pool: If val or test has classes that train lacks, whether to pool all
       splits as `UNDIVIDED` instead of raising an error.
+    train: Whether there must be images to train with; otherwise, val/ or test/
+      suffice, and the first of them says which classes there are.
 
   Raises:
     UserError: If `root` has another layout, there are fewer than two classes, a
@@ -48,11 +52,12 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
       lacks; and as in `image_paths.find`.
   """
   ignored = Counter()
-  parts = split_folders(root, ignored)
+  parts = split_folders(root, ignored, train=train)
   classes = {
       split: folders(root / part, ignored) for split, part in parts.items()
   }
-  own = next(iter(classes.values()))  # of train, or undivided
+  first = next(iter(parts))  # train, or undivided
+  own = classes[first]
   names = sorted(set().union(*classes.values()))
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
@@ -70,19 +75,20 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
     split = next(each for each in classes if extra[0] in classes[each])
     near = did_you_mean(extra[0], own)
     raise UserError(
-        f'{root}: train has no class {extra[0]!r}, but {split} has{near}'
+        f'{root}: {first} has no class {extra[0]!r}, but {split} has{near}'
     )
   images = {split: [] for split in parts}
   for split, part in parts.items():
     for name in classes[split]:
       skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
       found = list(image_paths.find(root, below, skipped))
-      if not found and split == next(iter(parts)) and not pool:
+      if not found and split == first and not pool:
         there = collections.listed(skipped)
         only = f', only {there}' * bool(there)
         look = ', or look at the suffixes of its files' * bool(there)
+        use = ' to train with' * (first not in ('val', 'test'))
         raise UserError(
-            f'{root / below} has no image to train with{only}: move it '
+            f'{root / below} has no image{use}{only}: move it '
             f'elsewhere{look}'
         )
       images[split] += [image._replace(label=labels[name]) for image in found]
@@ -95,17 +101,21 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
 
 
 def split_folders(
-    root: pathlib.Path, ignored: Counter, *, of_classes: bool = True
+    root: pathlib.Path,
+    ignored: Counter,
+    *,
+    of_classes: bool = True,
+    train: bool = True,
 ) -> dict[str, str]:
-  """Returns {split: folder name}, or {UNDIVIDED: ''} without train/.
+  """Returns {split: folder name}, or {UNDIVIDED: ''} without split folders.
 
   With `of_classes`, a folder with the name of a split counts only if it has
   subfolders: otherwise it may be a class that is called train. `ignored` counts
   what lies beside train/.
 
   Raises:
-    UserError: If two folders name the same split, or there is val/ or test/ but
-      no train/.
+    UserError: If two folders name the same split, or, with `train`, there is
+      val/ or test/ but no train/.
   """
   names = folders(root, Counter())
   named = [name for name in names if _split_of(name)]
@@ -122,22 +132,25 @@ def split_folders(
       )
     if there:
       found[split] = there[0]
-  if 'train' in found:
+  without = bool(named) and (named == names or not of_classes)
+  if 'train' in found or (found and without and not train):
     ignored['other folders'] += len(names) - len(found)
     folders(root, ignored)
     return found
-  if named and (named == names or not of_classes):
-    wanted = ' with a folder of images for each class' if of_classes else ''
-    raise UserError(
-        f'{root} has {", ".join(f"{name}/" for name in named)} but no train/'
-        f'{wanted}'
-    )
+  if without:
+    raise UserError(_without_train(root, named, of_classes))
   return {UNDIVIDED: ''}
 
 
+def _without_train(root, named, of_classes=True):
+  wanted = ' with a folder of images for each class' * of_classes
+  there = ', '.join(f'{name}/' for name in named)
+  return f'{root} has {there} but no train/{wanted}'
+
+
 def have_splits(root: pathlib.Path) -> bool:
-  """Returns whether class folders are in train/, rather than in `root`."""
-  return UNDIVIDED not in split_folders(root, Counter())
+  """Returns whether class folders are in split folders, not in `root`."""
+  return UNDIVIDED not in split_folders(root, Counter(), train=False)
 
 
 def has_in_class(root: pathlib.Path, folder: pathlib.Path) -> bool:
@@ -221,7 +234,7 @@ def _doubts(root, parts, classes):
 # --- Read in place ---
 
 
-def read(root: pathlib.Path) -> Collection:
+def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   """Returns the images of class folders, with train and val and any test.
 
   A walk over millions of files takes long, so the last result is kept until
@@ -229,6 +242,11 @@ def read(root: pathlib.Path) -> Collection:
 
   Images without splits are divided 8 : 1 : 1, and if only val is missing, a
   tenth of train is held out for it, at random within each class, by seed 0.
+
+  Args:
+    root: The folder.
+    train: Whether the images must do for training. Otherwise, train/ may be
+      missing, and images that are too few to divide are all test.
 
   Raises:
     UserError: As in `find` and `collection.divide`.
@@ -238,18 +256,32 @@ def read(root: pathlib.Path) -> Collection:
     if _split_of(part.name):
       places += (part / name for name in folders(part, Counter()))
   times = tuple(place.stat().st_mtime_ns for place in places)
-  return _read(root, times)
+  found, why_not = _read(root, times)
+  if train and why_not:
+    raise UserError(why_not)
+  return found
 
 
 @functools.lru_cache(maxsize=1)
 def _read(root, times):
-  """Reads class folders whose folders were last changed at `times`."""
+  """Reads class folders whose folders were last changed at `times`.
+
+  Returns:
+    The images, and why they do not do for training, '' if they do.
+  """
   del times
-  found = find(root)
+  found = find(root, train=False)
   held_out = 'a tenth of each class, held out at random (seed 0)'
   if UNDIVIDED in found.splits:
-    collections.divide(found, {'val': None, 'test': None}, None)
+    try:
+      collections.divide(found, {'val': None, 'test': None}, None)
+    except UserError as error:
+      found.splits = {'test': found.images}
+      found.notes.append('too few images to divide: all are test')
+      return found, str(error)
     found.notes.append(f'val and test are each {held_out}')
+  elif 'train' not in found.splits:
+    return found, _without_train(root, found.splits)
   elif 'val' not in found.splits:
     tested = {k: v for k, v in found.splits.items() if k == 'test'}
     found.splits = {UNDIVIDED: found.splits['train']}
@@ -257,7 +289,7 @@ def _read(root, times):
     found.splits |= tested
     found.notes.append(f'val is {held_out}')
   collections.check(found)
-  return found
+  return found, ''
 
 
 def report(name: str, found: Collection) -> Iterator[str]:

@@ -179,7 +179,7 @@ def info(name: str, data_dir: str = '') -> Info:
   opened, task = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     name, sides = opened.name, (0, 0)
-    class_names = class_folders.read(opened).class_names
+    class_names = class_folders.read(opened, train=False).class_names
   else:
     features = opened.info.features
     sides = features['image'].shape[:2]
@@ -217,10 +217,18 @@ def folder_of(name: str, data_dir: str = '') -> pathlib.Path | None:
   return _folder(name)
 
 
-def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
+def own_splits(
+    name: str, data_dir: str = '', *, train: bool = True
+) -> dict[str, str]:
   """Returns the splits or slices of a data set for 'train', 'val' and 'test'.
 
   Without val, it is the last tenth of train; without test, ''.
+
+  Args:
+    name: As in `info`.
+    data_dir: As in `info`.
+    train: Whether class folders must do for training. Otherwise, each split
+      that they lack is ''.
 
   Raises:
     UserError: As in `info`.
@@ -229,7 +237,9 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
     return dict(_BUILT_IN[name].splits)
   opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
-    there = class_folders.read(opened).splits
+    there = class_folders.read(opened, train=train).splits
+    if 'train' not in there:
+      return {s: s if s in there else '' for s in ('train', 'val', 'test')}
   else:
     there = opened.info.splits
   train, val = 'train', 'val' if 'val' in there else 'validation'
@@ -245,7 +255,8 @@ def describe(name: str, data_dir: str = '') -> list[str]:
     UserError: As in `class_folders.read`.
   """
   if folder := folder_of(name, data_dir):
-    return [*class_folders.report(folder.name, class_folders.read(folder))]
+    found = class_folders.read(folder, train=False)
+    return [*class_folders.report(folder.name, found)]
   other = _folder(name)
   if (
       other
@@ -326,7 +337,8 @@ def open_source(
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
-    return class_folders.FolderSource(class_folders.read(opened), split)
+    found = class_folders.read(opened, train=False)
+    return class_folders.FolderSource(found, split)
   source = _TASKS[task].source(opened, split)
   if name in _BUILT_IN:
     known = len(_BUILT_IN[name].info.class_names)

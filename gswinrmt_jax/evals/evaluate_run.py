@@ -132,19 +132,21 @@ def _split(weights, data, split, data_dir, say):
   Without a test split, 'val' takes its place.
   """
   name, taken, folder = data_of(weights, data, split, data_dir)
-  if taken == 'test' and not datasets.own_splits(name, folder)['test']:
+  own = datasets.own_splits(name, folder, train=False)
+  if taken == 'test' and not own['test']:
     split = 'val'
     name, taken, folder = data_of(weights, data, split, data_dir)
     say(f'{name} has no test split: evaluating on val instead')
   elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
     say(f"the run has no test split: its test and val are '{taken}'")
   elif split == 'test' and data and weights.task == 'classification':
-    own = datasets.folder_of(name, folder)
+    place = datasets.folder_of(name, folder)
     is_of_run = weights.recipe and name == weights.recipe.data.name
-    if own and not is_of_run and not class_folders.have_splits(own):
+    divided = place and own['train'] and not class_folders.have_splits(place)
+    if divided and not is_of_run:
       say(
-          f'{own.name} has no splits: evaluating on a tenth of each class; if '
-          'no image was trained on, --split=all takes all'
+          f'{place.name} has no splits: evaluating on a tenth of each class; '
+          'if no image was trained on, --split=all takes all'
       )
   return name, split, taken, folder
 
@@ -216,7 +218,8 @@ def data_of(
   weights.check_classes(datasets.info(name, data_dir))
   cifar10.prepare_if_missing(name, data_dir)
   if split == 'val':  # Data may call it otherwise, or have train alone.
-    split = datasets.own_splits(name, data_dir)['val']
+    own = datasets.own_splits(name, data_dir, train=False)
+    split = own['val'] or split
   return name, split, data_dir
 
 

@@ -99,6 +99,32 @@ def test_without_val_a_part_of_train_is_held_out(tmp_path):
     class_folders.read(_write(few / 'fewer', 'a', 'b', count=3))
 
 
+@pytest.mark.parametrize(
+    ('folders', 'said'),
+    [
+        (('test/a', 'test/b'), 'has test/ but no train/'),
+        (('a', 'b'), 'test would get nothing'),
+    ],
+)
+def test_images_that_do_for_evaluation_alone(folders, said, tmp_path):
+  """Those of test/, or too few to divide: none can have been trained on."""
+  _write(tmp_path, *folders, count=3)
+  name = str(tmp_path)
+  with pytest.raises(UserError, match=said):
+    datasets.own_splits(name)
+  assert datasets.info(name).class_names == ('a', 'b')
+  own = datasets.own_splits(name, train=False)
+  assert own == {'train': '', 'val': '', 'test': 'test'}
+  assert len(datasets.open_source(name, 'test')) == 6
+  assert len(datasets.open_source(name, 'all')) == 6
+  headline = datasets.describe(name)[0]
+  assert headline.endswith(': test 6 images of 2 classes (a, b)')
+  with pytest.raises(UserError, match="no split 'val', or it is empty: use t"):
+    datasets.open_source(name, 'val')
+  with pytest.raises(UserError, match=said):
+    _recipe(name)
+
+
 def test_one_class_in_two_spellings_is_refused(tmp_path):
   names = [unicodedata.normalize(form, 'é') for form in ('NFC', 'NFD')]
   _write(tmp_path, *names)

@@ -17,7 +17,9 @@ def test_weights_are_evaluated_on_the_data_of_their_card(monkeypatch):
   weights = load.load('digits_small')
   named = evaluate_run.data_of(weights, None, 'test', None)
   assert named == ('digits', 'test', '')
-  monkeypatch.setattr(datasets, 'own_splits', lambda *_: {'val': 'train[90%:]'})
+  monkeypatch.setattr(
+      datasets, 'own_splits', lambda *_, **how: {'val': 'train[90%:]'}
+  )
   named = evaluate_run.data_of(weights, 'digits', 'val', None)
   assert named == ('digits', 'train[90%:]', '')
   card = dataclasses.replace(weights.card, figures={})
@@ -44,7 +46,7 @@ def test_class_folders_without_splits(tmp_path):
 
   assert evaluate('all') == (100, False)
   assert evaluate('test') == (10, True)
-  (new / 'train').mkdir()
+  (new / 'test').mkdir()
   for name in classes:
-    (new / name).rename(new / 'train' / name)
-  assert evaluate('test') == (10, False)
+    (new / name).rename(new / 'test' / name)
+  assert evaluate('test') == (100, False)
