@@ -281,7 +281,8 @@ def _read(root, times):
       return found, str(error)
     found.notes.append(f'val and test are each {held_out}')
   elif 'train' not in found.splits:
-    return found, _without_train(root, found.splits)
+    named = split_folders(root, Counter(), train=False).values()
+    return found, _without_train(root, named)
   elif 'val' not in found.splits:
     tested = {k: v for k, v in found.splits.items() if k == 'test'}
     found.splits = {UNDIVIDED: found.splits['train']}
