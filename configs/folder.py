@@ -148,7 +148,10 @@ def adapt(
         'data.storage': 'decode',
         'augment.crop_padding': 0,
     }
-    said += '; random crops, since not all images are square'
+    said += (
+        '; random crops in training and central squares in evaluation, as not '
+        'all images are square'
+    )
   return fields, [
       said,
       f'{epochs} epochs of {images:,} images in batches of {batch_size}, '

@@ -218,14 +218,15 @@ def _check_options(args):
 
 
 def _report_folder(args):
-  """Prints what is in class folders, and how to train on them."""
+  """Prints what is in class folders, and how to use them."""
   from gswinrmt_jax.data import class_folders, parallel
   from gswinrmt_jax.data.prepare import inspection
 
   if not args.name:
     raise UserError(f'prepare folder needs a folder; {_IN_PLACE}')
   root = _folder('folder', args.name)
-  collection = copy.deepcopy(class_folders.read(root))  # that is kept
+  found = class_folders.read(root, train=False)
+  collection = copy.deepcopy(found)  # The original is kept.
   jobs = args.jobs or parallel.cores()
   table, problems = inspection.inspect_all(root.name, collection, jobs)
   collection.remove(problems)
@@ -240,10 +241,14 @@ def _report_folder(args):
         f'{len(problems):,} of the images of {root} cannot be used, the first '
         f'{next(iter(problems))}: repair or remove them'
     )
-  print(
-      'Nothing to prepare: gswinrmt train --config=folder '
-      f'--config.data.name={shlex.quote(str(root))}'
-  )
+  path = shlex.quote(str(root))
+  use = f'gswinrmt train --config=folder --config.data.name={path}'
+  try:
+    class_folders.read(root)
+  except UserError as error:
+    print(terminal.printable(f'No data to train with: {error}'))
+    use = f'gswinrmt evaluate WEIGHTS --data {path}'
+  print(f'Nothing to prepare: {use}')
 
 
 def _prepare_images(args):

@@ -59,6 +59,15 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
   assert 'left out as damaged: 1' in capsys.readouterr().out
 
 
+def test_class_folders_for_evaluation_alone(tmp_path, capsys):
+  image_files.write(tmp_path, image_files.names('test/cat', 'test/dog'))
+  prepare('folder', str(tmp_path), '--jobs=1')
+  out = capsys.readouterr().out
+  assert ': test 6 images of 2 classes (cat, dog)' in out
+  assert f'No data to train with: {tmp_path} has test/ but no train/' in out
+  assert f'prepare: gswinrmt evaluate WEIGHTS --data {tmp_path}\n' in out
+
+
 @pytest.mark.parametrize('dataset', ['imagenet', 'mini_imagenet'])
 def test_known_collections_are_asked_for(dataset, tmp_path):
   arguments = [dataset, '--images', str(tmp_path), '--dir', str(tmp_path)]

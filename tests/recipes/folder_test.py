@@ -83,8 +83,9 @@ def test_many_large_images_of_any_shape(tmp_path):
   assert config.data.train_crop == 'random_resized'
   assert config.data.eval_crop == 1 and config.augment.crop_padding == 0
   assert lines[0] == (
-      'image size 128, for a median shorter side of 375 pixels; random crops, '
-      'since not all images are square'
+      'image size 128, for a median shorter side of 375 pixels; random crops '
+      'in training and central squares in evaluation, as not all images are '
+      'square'
   )
 
 
