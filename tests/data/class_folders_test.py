@@ -1,6 +1,7 @@
 """Tests class folders: what is found in them, records in place, cache."""
 
 import os
+import pathlib
 import re
 import unicodedata
 
@@ -383,6 +384,17 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
   (tmp_path / 'set' / 'a' / 'up').symlink_to(tmp_path / 'set')
   with pytest.raises(UserError, match='a/up/a is a link to a folder that'):
     class_folders.find(tmp_path / 'set')
+
+
+def test_the_links_of_docs_data_are_class_folders(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  image_files.write(tmp_path, ['images/1.jpg', 'images/2.jpg'])
+  (tmp_path / 'labels.csv').write_text('image,label\n1.jpg,dog\n2.jpg,cat\n')
+  page = pathlib.Path(__file__).parents[2] / 'docs' / 'data.md'
+  (code,) = re.findall(r'```python\n(import csv.*?)```', page.read_text(), re.S)
+  exec(code, {})
+  found = _found(tmp_path / 'classes')
+  assert found == {'': [('cat/2.jpg', 0), ('dog/1.jpg', 1)]}
 
 
 def test_a_name_that_is_not_utf8(tmp_path):
