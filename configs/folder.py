@@ -140,7 +140,9 @@ def adapt(
       'optimizer.learning_rate': float(f'{rate:.2g}'),
       'optimizer.warmup_epochs': warmup,
   }
-  if not as_stored and any(width != height for width, height in sizes):
+  asked = 'data.train_crop' in given and data.train_crop == 'resize'
+  whole = as_stored or asked
+  if not whole and any(width != height for width, height in sizes):
     fields |= {
         'data.train_crop': 'random_resized',
         'data.crop_scale': (0.35, 1.0),

@@ -87,6 +87,10 @@ def test_many_large_images_of_any_shape(tmp_path):
       'in training and central squares in evaluation, as not all images are '
       'square'
   )
+  config, lines = _adapted(tmp_path / 'big', '--config.data.train_crop=resize')
+  assert (config.data.train_crop, config.data.eval_crop) == ('resize', 0)
+  assert config.data.storage == 'auto' and config.augment.crop_padding == 16
+  assert lines[0] == 'image size 128, for a median shorter side of 375 pixels'
 
 
 def test_fine_tuning_takes_over_what_the_weights_are_for(own):
