@@ -25,7 +25,7 @@ shorter side, --out a folder.
 """
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 import csv
 import io
 import itertools
@@ -44,7 +44,9 @@ from gswinrmt_jax.terminal import duration, printable, Terminal
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
-_WRITTEN = ('_overlay', '_labels', '_objects')  # ends of pictures in it
+# Ends of the names of pictures in it, and in the folder of --maps.
+_WRITTEN = ('_overlay', '_labels', '_objects')
+_MAPS = ('attention_reach', 'decay_kernels', 'gate', 'grad_cam')
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 # Options that only some models have.
@@ -113,7 +115,10 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  images, left_out = _find(args.images, os.path.abspath(args.out or _FOLDER))
+  written = {os.path.abspath(args.out or _FOLDER): _WRITTEN}
+  if args.maps:
+    written[os.path.abspath(args.maps)] = _MAPS
+  images, left_out = _find(args.images, written)
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
@@ -278,29 +283,35 @@ def _print_json(values):
   print(json.dumps(values, indent=2, allow_nan=False))
 
 
-def _find(arguments, out):
+def _find(arguments, written):
   """Returns images by path, and counts what else is in the folders.
 
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
-  Pictures that an earlier call wrote into a folder `out` inside are no images.
+  Pictures that an earlier call wrote into a folder inside are no images:
+  `written` has the ends of their names by folder.
   """
   images, left_out = {}, Counter()
   for argument in map(pathlib.Path, arguments):
     if not argument.is_dir():
       images[str(argument)] = ()
       continue
-    ignored = Counter()
+    ignored, some = Counter(), False
     own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
-      written = inside.stem.endswith(_WRITTEN) and not own.is_relative_to(out)
-      if written and (own / inside).is_relative_to(out):
+      if any(
+          inside.stem.endswith(ends)
+          and (own / inside).is_relative_to(folder)
+          and not own.is_relative_to(folder)
+          for folder, ends in written.items()
+      ):
         ignored['pictures of an earlier call'] += 1
         continue
+      some = True
       folders = tuple(folder.name for folder in inside.parents)
       images[str(argument / inside)] = (*folders[:-1], own.name)
-    if not any(pathlib.Path(path).is_relative_to(argument) for path in images):
+    if not some:
       there = collection.listed(ignored)
       only = f', only {there}' if there else ''
       raise UserError(f'{argument} has no images{only}')
@@ -354,12 +365,11 @@ def _with_progress(found, total, terminal):
 
 def _with_paths(parent, predictions):
   """Yields each prediction with a path; a repeated name gets a number."""
-  taken = set()
+  taken, numbers = set(), defaultdict(lambda: itertools.count(2))
   for one in predictions:
     name = stem = pathlib.Path(one.image).stem
-    number = itertools.count(2)
     while name in taken:
-      name = f'{stem}_{next(number)}'
+      name = f'{stem}_{next(numbers[stem])}'
     taken.add(name)
     yield one, pathlib.Path(parent or '') / name
 

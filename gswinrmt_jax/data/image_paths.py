@@ -127,12 +127,12 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the sorted names in a folder, without hidden ones.
 
   Raises:
-    UserError: If a name is not UTF-8.
+    UserError: If a name that is returned is not UTF-8.
   """
   names = sorted(os.listdir(folder))
-  for name in names:
-    _check_name(folder, name)
   shown = [n for n in names if not n.startswith('.') and n not in _JUNK]
+  for name in shown:
+    _check_name(folder, name)
   ignored['hidden'] += len(names) - len(shown)
   return shown
 

@@ -246,7 +246,7 @@ def _unusable() -> Iterator[None]:
   ) as error:
     most = PIL.Image.MAX_IMAGE_PIXELS
     raise ValueError(f'has more than {most:,} pixels') from error
-  except _RangeError:
+  except (_RangeError, MemoryError):
     raise
   except Exception as error:  # Decoders raise many types.
     reason = ' '.join(str(error).split()) or type(error).__name__

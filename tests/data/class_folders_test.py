@@ -399,6 +399,9 @@ def test_the_links_of_docs_data_are_class_folders(tmp_path, monkeypatch):
 
 def test_a_name_that_is_not_utf8(tmp_path):
   image_files.write(tmp_path, ('a/1.jpg', 'b/1.jpg'))
+  hidden = os.fsencode(tmp_path / 'b') + b'/._\xff.jpg'
+  open(hidden, 'wb').close()
+  assert class_folders.find(tmp_path).ignored['hidden'] == 1
   os.rename(tmp_path / 'a/1.jpg', os.fsencode(tmp_path / 'a') + b'/\xff.jpg')
   with pytest.raises(UserError, match='not UTF-8'):
     class_folders.find(tmp_path)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 
 import image_files
 import numpy as np
@@ -327,6 +328,32 @@ def test_a_missing_image_is_not_damaged(root, prepare):
   assert (
       'left out, as missing or without a counterpart: 1, the first c.png (is in'
   ) in said
+
+
+def test_an_image_of_the_same_name_elsewhere_is_another(root, prepare):
+  """As in videos of several cameras; if all are elsewhere, they were moved."""
+  (root / 'images' / 'left').mkdir()
+  (root / 'images' / 'c.png').rename(root / 'images' / 'left' / 'c.png')
+  said = prepare(_coco(), '--on-error=skip')
+  assert 'counterpart: 1, the first c.png (is in' in said
+  assert 'left/c.png' not in _stored(root)
+  content = _coco()
+  for image in content['images']:
+    image['file_name'] = f'photos/{image["file_name"]}'
+  prepare(content, '--replace')
+  assert 'left/c.png' in _stored(root)
+
+
+def test_images_lie_beside_the_files_of_their_splits(root, prepare):
+  for split in ('train', 'val'):
+    shutil.copytree(root / 'images', root / 'all' / split)
+    _write(root / 'all' / split / 'coco.json', _coco())
+  (root / 'all').rename(root / 'images' / 'all')
+  for path in (root / 'images').glob('*.png'):
+    path.unlink()
+  place = root / 'images' / 'all'
+  prepare(place / 'train/coco.json', val=place / 'val/coco.json', test=None)
+  assert all(name.startswith('all/val/') for name in _stored(root, 'val'))
 
 
 def test_what_differs_is_named_without_its_content(root, prepare):
@@ -716,7 +743,14 @@ def test_a_list_names_each_image_once(root, prepare):
       prepare(boxes, val=val, test=test)
   val.write_text('c\na\nleft/z')  # a.png, not left/a.png or right/a.png
   prepare(boxes, val=val, test=test)
-  assert _stored(root, 'val').keys() == {'a.png', 'c.png', 'left/z.png'}
+  found = {'a.png', 'c.png', 'left/z.png'}
+  assert _stored(root, 'val').keys() == found
+  val.write_text('./in/c.png\n./in/a.png\n./in/left/z.png')
+  prepare(boxes, '--replace', val=val, test=test)
+  assert _stored(root, 'val').keys() == found
+  val.write_text('c\nin/a')  # Paths begin here: this is another image.
+  with pytest.raises(UserError, match='in/a is not among the images'):
+    prepare(boxes, '--replace', val=val, test=test)
 
 
 def test_pixels_are_no_values_of_yolo(root, prepare):

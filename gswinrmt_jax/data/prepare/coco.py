@@ -74,7 +74,7 @@ def find(
             f'{file.path} has other categories than {paths["train"]}: the id '
             f'{number!r} is {here or "none"} here, {in_train or "none"} there'
         )
-    names = _file_names(file, there)
+    names = _file_names(file, root, there)
     for image in file.images:
       name = names[image['id']]
       if name in entries:
@@ -129,25 +129,33 @@ def find(
   )
 
 
-def _file_names(file, there):
+def _file_names(file, root, there):
   """Returns where each image of a file of COCO is, by id; None if it is not.
 
-  `there` are the names of all images. The path in the file may be another one,
-  if only one of them has the same last part.
+  `there` are the names of all images. The paths in the file are those below
+  `root` or beside the file. If none of them is there, the images were moved,
+  and each is the only one of `there` with the same last part.
   """
   known, by_name, names = {}, defaultdict(list), {}
   for name in there:
     path = image_paths.composed(name)
     known[path] = [name]
     by_name[os.path.basename(path)].append(name)
+  beside = os.path.relpath(file.path.parent, root)
+  found_by_id = {}
   for image in file.images:
     name = image_paths.composed(image['file_name'])
     unix = name.replace('\\', '/')  # A path of Windows is read as one of Unix.
-    found = known.get(name) or known.get(unix)
-    found = found or by_name[os.path.basename(unix)]
+    near = image_paths.composed(os.path.normpath(os.path.join(beside, unix)))
+    found = known.get(name) or known.get(unix) or known.get(near, [])
+    found_by_id[image['id']] = name, os.path.basename(unix), found
+  moved = not any(found for *_, found in found_by_id.values())
+  for number, (name, last, found) in found_by_id.items():
+    if moved:
+      found = by_name[last]
     if len(found) > 1:
       raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
-    names[image['id']] = found[0] if found else None
+    names[number] = found[0] if found else None
   return names
 
 

@@ -312,7 +312,11 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
 
 
 def _listed(images, lists):
-  """Returns the images by split; those in no list are for training."""
+  """Returns the images by split; those in no list are for training.
+
+  If no line of a list is a path here, its paths begin elsewhere: their leading
+  folders are then dropped until they are.
+  """
   # A line may be a path, a path without suffix, or the last part of that.
   paths, stems, ends = (defaultdict(list) for _ in range(3))
   for image in images:
@@ -324,13 +328,25 @@ def _listed(images, lists):
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
+
+    def find(name):
+      stem = os.path.splitext(name)[0]
+      return paths.get(name) or stems.get(name) or stems.get(stem)
+
+    names = []
     for line in side_files.read_lines(f'--{split}', path):
       name = image_paths.composed(line)
-      if name not in paths:  # A path of Windows is read as one of Unix.
-        name = name.replace('\\', '/')
-      stem = os.path.splitext(name)[0]
-      found = paths.get(name) or stems.get(name) or stems.get(stem)
-      found = found or ends.get(name) or ends.get(stem)
+      # A path of Windows is read as one of Unix.
+      names.append(name if name in paths else name.replace('\\', '/'))
+    moved = not any(map(find, names))
+    for name in names:
+      found = (
+          find(name) or ends.get(name) or ends.get(os.path.splitext(name)[0])
+      )
+      rest = name if moved else ''
+      while not found and '/' in rest:
+        rest = rest.partition('/')[2]
+        found = find(rest)
       if not found:
         raise UserError(
             f'--{split} {path}: {name} is not among the images, or has no file '
