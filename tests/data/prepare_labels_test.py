@@ -524,6 +524,11 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   _run(tmp_path)
   assert capsys.readouterr().out.endswith('already prepared in '
       f'{report.parent}, nothing done\n')  # fmt: skip
+  label = tmp_path / 'labels/07.png'
+  os.utime(label, ns=(0, report.stat().st_mtime_ns + 1))
+  _run(tmp_path)
+  said = f'  warning: {label} changed later; --replace prepares it again\n'
+  assert capsys.readouterr().out.endswith(f'nothing done\n{said}')
   assert 'with other shares, names and sizes of files: ' in refused('--val=0.2')
   assert 'seed (0 there, 1 here)' in refused('--seed=1')
   assert 'void (None there, 2 here)' in refused('--void=2')

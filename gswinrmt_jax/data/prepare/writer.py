@@ -79,6 +79,9 @@ def prepare(
   collections.check(collection)
   request = _request(collection)
   if not replace and is_prepared(final, request):
+    if changed := _newer(collection, final / 'report.json'):
+      changed = terminal.printable(str(changed))
+      print(f'  warning: {changed} changed later; --replace prepares it again')
     return final
 
   def write(folder):
@@ -171,6 +174,20 @@ def _check_room(collection, folder):
         f'no room in {folder.parents[1]} for {total / 1e9:.3g} GB of images: '
         'choose another folder with --dir'
     )
+
+
+def _newer(collection, report):
+  """Returns an image or label file that changed after the report, or None."""
+  if not report.exists():  # The data set is of another writer.
+    return None
+  made = report.stat().st_mtime_ns
+  for image in collection.images:
+    own = [] if image.size else [collection.root / image.file_name]
+    for path in own + collection.labels.files(image):
+      with contextlib.suppress(OSError):  # Inspection says what is wrong.
+        if path.stat().st_mtime_ns > made:
+          return path
+  return None
 
 
 def _size(path):
