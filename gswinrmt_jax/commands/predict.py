@@ -45,8 +45,13 @@ _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
 # Ends of the names of pictures in it, and in the folder of --maps.
-_WRITTEN = ('_overlay', '_labels', '_objects')
-_MAPS = ('attention_reach', 'decay_kernels', 'gate', 'grad_cam')
+_WRITTEN = ('_overlay.png', '_labels.png', '_objects.png')
+_MAPS = (
+    '/attention_reach.png',
+    '/decay_kernels.png',
+    '/gate.png',
+    '/grad_cam.png',
+)
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 # Options that only some models have.
@@ -115,9 +120,9 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  written = {os.path.abspath(args.out or _FOLDER): _WRITTEN}
+  written = [(args.out or _FOLDER, _WRITTEN)]
   if args.maps:
-    written[os.path.abspath(args.maps)] = _MAPS
+    written.append((args.maps, _MAPS))
   images, left_out = _find(args.images, written)
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
@@ -162,6 +167,8 @@ def _classify(args, images, weights, terminal):
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
+  if table and not rows:  # An earlier table stays.
+    raise RunError('no image could be read')
   if args.json:
     _print_json(rows)
   if table:
@@ -289,7 +296,7 @@ def _find(arguments, written):
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
   Pictures that an earlier call wrote into a folder inside are no images:
-  `written` has the ends of their names by folder.
+  `written` has folders and the ends of such names in them.
   """
   images, left_out = {}, Counter()
   for argument in map(pathlib.Path, arguments):
@@ -301,10 +308,10 @@ def _find(arguments, written):
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
       if any(
-          inside.stem.endswith(ends)
-          and (own / inside).is_relative_to(folder)
-          and not own.is_relative_to(folder)
-          for folder, ends in written.items()
+          str(inside).endswith(ends)
+          and (own / inside).is_relative_to(os.path.abspath(folder))
+          and not own.is_relative_to(os.path.abspath(folder))
+          for folder, ends in written
       ):
         ignored['pictures of an earlier call'] += 1
         continue

@@ -139,6 +139,8 @@ def is_many(images: Image | Sequence[Image]) -> bool:
   if isinstance(images, (str, pathlib.Path, bytes, PIL.Image.Image)):
     return False
   _check_iterable(images)
+  if hasattr(images, 'read'):  # Its lines are no images.
+    raise ValueError('images is an open file: pass what it contains, read()')
   # An array of two axes is a grey image, which is refused by its shape.
   return getattr(images, 'ndim', 4) not in (2, 3)
 

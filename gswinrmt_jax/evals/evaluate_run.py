@@ -210,6 +210,9 @@ def data_of(
         f'--data={"|".join(datasets.NAMES)}, or a data set that you prepared'
     )
   name = data or recipe.data.name
+  if recipe is not None:  # A run has the absolute path of class folders.
+    place = str(datasets.folder_of(name, data_dir or ''))
+    name = place if place == recipe.data.name else name
   if recipe is not None and name == recipe.data.name:
     # If the recipe names no test split, the data says whether there is one.
     split = recipe.data.get(f'{split}_split') or split

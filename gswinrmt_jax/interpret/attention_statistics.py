@@ -241,8 +241,9 @@ class _Stage:
     row_sum = weights.sum(-1)
     share = weights / np.maximum(row_sum, 1e-30)[..., None]
     nats = -(share * np.log(np.maximum(share, 1e-30))).sum(-1)
-    # A row of one key has no choice, so its entropy does not count.
-    choice = np.broadcast_to(keys > 1, nats.shape)
+    # A row of one key has no choice, and one without weights chooses nothing:
+    # their entropies do not count.
+    choice = np.broadcast_to(keys > 1, nats.shape) & (row_sum > 0)
     entropy = choice * nats / np.log(np.maximum(keys, 2))
     self._add(f'entropy {name}', shifted, by_token(entropy), by_token(choice))
     self._add(f'row_sum {name}', shifted, by_token(row_sum))

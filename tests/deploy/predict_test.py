@@ -243,6 +243,8 @@ def test_what_is_no_image_is_refused(loaded, method):
     loaded.predict(PIL.Image.new('RGB', (0, 5)))
   with pytest.raises(ValueError, match='images is 5: must be an image'):
     getattr(loaded, method)(5)
+  with pytest.raises(ValueError, match='images is an open file: pass what'):
+    getattr(loaded, method)(io.BytesIO(b'one\nline'))
   with pytest.raises(ValueError, match='images is None: must be an image'):
     next(loaded.predict_each(None))
   for one in ('digit.png', np.zeros((32, 32, 3), np.uint8)):
@@ -293,16 +295,16 @@ def test_names_of_a_mac_and_names_that_are_not_utf8(tmp_path):
 def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   names = 'a', 'predictions/b_labels', 'predictions/own', 'c/predictions/d'
-  names += 'maps/a/gate', 'maps/a/gate_of_mine'
+  names += 'maps/a/gate', 'maps/a/golden_gate'
   for name in names:
     path = tmp_path / f'{name}.png'
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new('L', (1, 1)).save(path)
-  out = {
-      str(tmp_path / 'predictions'): predict_command._WRITTEN,
-      str(tmp_path / 'maps'): predict_command._MAPS,
-  }
-  found = ['a', 'c/predictions/d', 'maps/a/gate_of_mine', 'predictions/own']
+  out = [
+      ('predictions', predict_command._WRITTEN),
+      (str(tmp_path / 'maps'), predict_command._MAPS),
+  ]
+  found = ['a', 'c/predictions/d', 'maps/a/golden_gate', 'predictions/own']
   images, left_out = predict_command._find(['.'], out)
   assert [*images] == [f'{name}.png' for name in found]
   assert left_out == {'pictures of an earlier call': 2}
@@ -375,6 +377,11 @@ def test_a_folder_is_predicted_into_a_table(
   assert main.main([*base, f'--out={tmp_path}/all.csv']) == 1  # the cut image
   said = capsys.readouterr()
   assert not said.out and 'cut.png is damaged' in said.err
+  before = (tmp_path / 'all.csv').read_bytes()
+  cut = str(sorted_digits / 'cut.png')
+  assert main.main(['predict', _NAME, cut, f'--out={tmp_path}/all.csv']) == 1
+  assert capsys.readouterr().err.endswith('no image could be read\n')
+  assert (tmp_path / 'all.csv').read_bytes() == before
   with (tmp_path / 'all.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
   head = 'image true_class class_1 probability_1 class_2 probability_2'

@@ -1,4 +1,4 @@
-"""Tests on which data weights without a run are evaluated."""
+"""Tests on which data weights are evaluated."""
 
 import dataclasses
 import io
@@ -6,6 +6,7 @@ import io
 import image_files
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
@@ -26,6 +27,20 @@ def test_weights_are_evaluated_on_the_data_of_their_card(monkeypatch):
   bare = dataclasses.replace(weights, card=card)
   with pytest.raises(UserError, match='name it with --data=digits'):
     evaluate_run.data_of(bare, None, 'test', None)
+
+
+def test_the_folder_of_a_run_may_be_given_as_a_relative_path(
+    tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  classes = datasets.info('digits').class_names
+  image_files.write(tmp_path / 'own', image_files.names(*classes, count=10))
+  recipe = recipes.digits('retention_compact')
+  recipe.data.name = str(tmp_path / 'own')
+  recipe.data.val_split = 'test[:50%]'
+  weights = dataclasses.replace(load.load('digits_small'), recipe=recipe)
+  found = evaluate_run.data_of(weights, 'own', 'val', None)
+  assert found == (str(tmp_path / 'own'), 'test[:50%]', '')
 
 
 def test_class_folders_without_splits(tmp_path):

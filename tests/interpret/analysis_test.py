@@ -231,6 +231,11 @@ class TestGroups:
     again, twice = stage._sums['entropy width']
     np.testing.assert_allclose(again / twice.clip(1), entropy / counted.clip(1))
     np.testing.assert_allclose(entropy[0], counted[0])  # uniform over 3 keys
+    weights[:, :, :, ::2] = 0  # Rows without weights choose nothing.
+    stage.see(False, 'width', weights)
+    more, thrice = stage._sums['entropy width']
+    np.testing.assert_allclose(more / thrice.clip(1), entropy / counted.clip(1))
+    assert 0 < (thrice - twice).sum() < counted.sum()
 
 
 def test_deciles_are_those_of_whole_windows():
