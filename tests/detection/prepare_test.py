@@ -613,6 +613,13 @@ def test_images_and_labels_of_yolo_may_be_in_one_folder(place, root, prepare):
   assert 'train 2, val 1 images' in said and 'without' not in said
 
 
+def test_a_list_among_the_files_of_yolo(root, prepare):
+  boxes = _yolo(root, a='0 0.5 0.5 0.5 0.25')
+  (boxes / 'val.txt').write_text('b.png\n')
+  said = prepare(boxes, val=boxes / 'val.txt', test=None)
+  assert 'train 7, val 1 images' in said
+
+
 @pytest.mark.parametrize(
     ('line', 'said'),
     [

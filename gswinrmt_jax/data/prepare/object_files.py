@@ -277,6 +277,10 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
   )
   if lists and UNDIVIDED not in splits:
     raise UserError(f'{root} has its own train/: leave out --val and --test')
+  # Lists may lie among the files of objects.
+  given = {os.path.realpath(path) for path in lists.values()}
+  for name in [n for n in unpaired if os.path.realpath(n) in given]:
+    del unpaired[name]
   images = [image for part in splits.values() for image in part]
   if lists:
     splits = _listed(images, lists)
