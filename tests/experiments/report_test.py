@@ -136,7 +136,7 @@ def test_rmt_at_twice_the_rate(page):
   ]
   assert runs[0].config.optimizer.learning_rate == 6e-4
   assert f'to epoch {runs[0].epoch} of {runs[0].config.num_epochs}' in part
-  for first, last in ((8, 12), (16, 20), (26, 30)):
+  for first, last in ((8, 12), (16, 20), (26, 30), (30, 34)):
     means = [_mean(run.curve, first, last) for run in runs]
     gains = means[0] - means[1], means[2] - means[3]
     row = ' | '.join(f'{value:.2f}' for value in (*means, *gains))
