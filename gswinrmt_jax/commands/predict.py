@@ -120,9 +120,9 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  written = [(args.out or _FOLDER, _WRITTEN)]
+  written = [(os.path.abspath(args.out or _FOLDER), _WRITTEN)]
   if args.maps:
-    written.append((args.maps, _MAPS))
+    written.append((os.path.abspath(args.maps), _MAPS))
   images, left_out = _find(args.images, written)
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
@@ -296,7 +296,7 @@ def _find(arguments, written):
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
   Pictures that an earlier call wrote into a folder inside are no images:
-  `written` has folders and the ends of such names in them.
+  `written` has absolute folders and the ends of such names in them.
   """
   images, left_out = {}, Counter()
   for argument in map(pathlib.Path, arguments):
@@ -309,8 +309,8 @@ def _find(arguments, written):
       inside = pathlib.PurePath(image.file_name)
       if any(
           str(inside).endswith(ends)
-          and (own / inside).is_relative_to(os.path.abspath(folder))
-          and not own.is_relative_to(os.path.abspath(folder))
+          and (own / inside).is_relative_to(folder)
+          and not own.is_relative_to(folder)
           for folder, ends in written
       ):
         ignored['pictures of an earlier call'] += 1

@@ -391,3 +391,15 @@ def test_the_smallest_labels_have_one_bit():
       _png((4, 1, 1, 0, 0, 0, 0), [b'\x50']), pictures.LabelCoding()
   )
   assert label.tolist() == [[0, 1, 0, 1]]
+
+
+def test_an_image_is_not_damaged_if_memory_runs_out(tmp_path, monkeypatch):
+  path = tmp_path / 'a.png'
+  PIL.Image.new('RGB', (3, 2)).save(path)
+
+  def load(image):
+    raise MemoryError
+
+  monkeypatch.setattr(PIL.Image.Image, 'load', load)
+  with pytest.raises(MemoryError):
+    pictures.read(path)

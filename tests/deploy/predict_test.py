@@ -301,7 +301,7 @@ def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new('L', (1, 1)).save(path)
   out = [
-      ('predictions', predict_command._WRITTEN),
+      (str(tmp_path / 'predictions'), predict_command._WRITTEN),
       (str(tmp_path / 'maps'), predict_command._MAPS),
   ]
   found = ['a', 'c/predictions/d', 'maps/a/golden_gate', 'predictions/own']

@@ -329,14 +329,14 @@ def _listed(images, lists):
     paths[name].append(image)
     stems[stem].append(image)
     ends[os.path.basename(stem)].append(image)
+
+  def find(name):
+    stem = os.path.splitext(name)[0]
+    return paths.get(name) or stems.get(name) or stems.get(stem)
+
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
-
-    def find(name):
-      stem = os.path.splitext(name)[0]
-      return paths.get(name) or stems.get(name) or stems.get(stem)
-
     names = []
     for line in side_files.read_lines(f'--{split}', path):
       name = image_paths.composed(line)
