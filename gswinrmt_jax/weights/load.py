@@ -444,6 +444,11 @@ def _from_run(folder, step, which, warn):
   epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
   origin = f'{folder}, step {restored.step} (epoch {epoch}){kind}'
+  # Nothing else tells the checkpoints of a run apart once they are exported.
+  checkpoint = {'step': restored.step, 'epoch': epoch, 'weights': which}
+  card = dataclasses.replace(
+      card, figures={**card.figures, 'checkpoint': checkpoint}
+  )
   variables = raw_and_ema.unpack(restored.tree)[which]
   _warn_unless_finite(variables, origin, warn)
   return Weights(

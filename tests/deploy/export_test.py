@@ -219,6 +219,18 @@ def test_a_folder_is_of_one_model(digits, tmp_path, monkeypatch):
   assert load.read_card(tmp_path / 'model.safetensors').mean == (0.5,) * 3
 
 
+def test_a_folder_is_of_one_checkpoint(digits, tmp_path, monkeypatch):
+  monkeypatch.setattr(export, 'model_outputs', _flat)
+  _export(digits, 'safetensors', tmp_path)
+  (tmp_path / 'model.safetensors').rename(tmp_path / 'model.onnx')
+  figures = dict(digits.card.figures)
+  figures['checkpoint'] = {**figures['checkpoint'], 'step': 7}
+  card = dataclasses.replace(digits.card, figures=figures)
+  with pytest.raises(UserError, match=r'model\.onnx is of other weights'):
+    _export(dataclasses.replace(digits, card=card), 'safetensors', tmp_path)
+  _export(digits, 'safetensors', tmp_path)
+
+
 def test_the_card_of_a_file_is_in_the_file(digits, tmp_path, monkeypatch):
   monkeypatch.setattr(export, 'model_outputs', _flat)
   path, _ = _export(digits, 'safetensors', tmp_path / 'out')

@@ -45,6 +45,8 @@ def folder(run, tmp_path_factory):
 def test_a_run_and_its_checkpoints(run):
   assert run.step == 243 and run.epoch == 12
   assert run.card.class_names == tuple('0123456789')
+  checkpoint = {'step': 243, 'epoch': 12, 'weights': 'raw'}
+  assert run.card.figures['checkpoint'] == checkpoint
   same = load.load(_RUN / 'checkpoints' / '243')
   jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
   with pytest.raises(UserError, match='no checkpoint 7'):
