@@ -4,9 +4,8 @@
     python benchmarks/loader_rate.py --images 1000 --size 224 --batch 32 \
       --pictures 500x375 --workers 1 2
 
-Two storages are interleaved: with `config.data.storage='memory'`, the host
-gathers images and sends them; with 'device', it sends row numbers, and the
-device gathers the images. Results are medians over repeats, on random images.
+Random images are gathered in memory (`config.data.storage='memory'`) and sent
+to the device. Results are medians over repeats.
 
 `--pictures` generates JPEG files of that size, prepares them as a data set and
 feeds them as the recipe of Mini-ImageNet does: from decoded files ('disk') and
@@ -31,17 +30,15 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.train import data, resident
+from gswinrmt_jax.train import data
 
 
-def _open(images, storage: str, batch: int) -> Iterator[Any]:
+def _open(images, batch: int) -> Iterator[Any]:
   """Yields batches of these images on the devices, as in a run."""
   devices = mesh.Devices()
-  placed = resident.place(images, storage, devices.replicate)
-  batches = batches_lib.train_batches(placed, batch_size=batch, seed=0)
+  batches = batches_lib.train_batches(images, batch_size=batch, seed=0)
   with contextlib.closing(batches):
-    for host_batch in batches:
-      yield resident.gather(devices.put_batch(host_batch), placed)
+    yield from map(devices.put_batch, batches)
 
 
 def _random(count: int, size: int) -> records.Arrays:
@@ -110,7 +107,6 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
           storage: functools.partial(
               _open,
               _load(folder, options.size, storage, 0),
-              '',
               options.batch,
           )
           for storage in ('disk', 'decode')
@@ -120,7 +116,7 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
   for workers in options.workers:
     loaded = _load(folder, options.size, 'decode', workers)
     name = f'decode, {workers} workers'
-    feed = functools.partial(_open, loaded, '', options.batch)
+    feed = functools.partial(_open, loaded, options.batch)
     _measure({name: feed}, options, workers)
 
 
@@ -139,11 +135,7 @@ def main() -> None:
   options = parser.parse_args()
   print(f'{options}, {jax.devices()[0].device_kind}')
   images = _random(options.images, options.size)
-  storages = ('memory', 'device')
-  feeds = {
-      of: functools.partial(_open, images, of, options.batch) for of in storages
-  }
-  _measure(feeds, options)
+  _measure({'memory': functools.partial(_open, images, options.batch)}, options)
   if options.pictures:
     with tempfile.TemporaryDirectory() as folder:
       _measure_pictures(pathlib.Path(folder), options)

@@ -38,7 +38,7 @@ else
   large=retention_large
   fed=(mini_imagenet_retention --config.num_epochs=3
     --config.optimizer.warmup_epochs=0.5)
-  images=(--images 20000 --classes 100) storages=(device disk decode)
+  images=(--images 20000 --classes 100) storages=(memory disk decode)
   training=table5 runs_of_it=() # three models, three seeds, 50 epochs
   recipe=cifar10_95.py
 fi

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> str:
   if isinstance(error, (UserError, OSError)):
     return str(error)
   if isinstance(error, MemoryError):
-    return f'there is not enough memory: {error}'
+    return f'there is not enough memory{": " * bool(str(error))}{error}'
   # JAX's error class is derived from RuntimeError.
   if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
     return (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import dataclasses
 import difflib
 import hashlib
+import os
 import pathlib
 import re
 import shlex
@@ -101,7 +102,7 @@ def _workdir(chosen, spec, recipe, config):
   """Returns the run folder: --workdir, the one for 'auto', or the default."""
   default = recipe_files.default_workdir(spec)
   if not recipe.data.name:  # A recipe for any data: a folder for each.
-    data = pathlib.Path(config.data.name).absolute().name
+    data = os.path.basename(os.path.abspath(config.data.name))  # of '..', too
     default = default.with_name(f'{default.name}_{data}')
     recipe.data.name = config.data.name
   if chosen != 'auto':

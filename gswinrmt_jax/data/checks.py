@@ -11,42 +11,61 @@ import numpy as np
 
 from gswinrmt_jax.data import class_folders, detection, sources
 
-_COMPARED = 30_000  # images of all splits, at most, that are read for overlaps
+_COMPARED = 30_000  # most files of class folders that are read for overlaps
 # Objects with a shorter side than this many pixels are hardly found: the finest
 # map has a position for every fourth pixel. A smaller share of them is silent.
 _LEAST_SIDE, _SMALL_SHARE = 3, 0.01
 
 
-def overlaps(
-    splits: Mapping[str, sources.Source],
-) -> Iterator[str]:
+def overlaps(splits: Mapping[str, sources.Source]) -> Iterator[str]:
   """Yields a warning for each pair of splits that share images.
 
-  Images are compared by hashes of their bytes, without labels, if at most
-  30,000 must be read: more would delay the start. Of class folders, these are
-  only files of a size that several splits have (few, if they are photographs),
-  and a line says if they are too many. `gswinrmt prepare` reads all images.
+  Files of class folders are compared if several splits have one of that size:
+  few, if they are photographs. A line says if they are too many to read. The
+  slices of prepared data are compared by the places of their records:
+  `gswinrmt prepare` has compared the images.
 
   Args:
     splits: The records of each, 'train' first.
   """
-  compared = _of_equal_sizes(splits)
+  every = splits.values()
+  if all(isinstance(each, class_folders.FolderSource) for each in every):
+    yield from _equal_files(splits)
+  elif all(isinstance(each, sources.TfdsSource) for each in every):
+    for one, other in itertools.combinations(splits, 2):
+      pairs = itertools.product(splits[one].places, splits[other].places)
+      if count := sum(itertools.starmap(_in_both, pairs)):
+        yield f'warning: {count:,} records of {other} are also in {one}'
+
+
+def _in_both(one, other):
+  """Returns how many records are in two ranges of a file of records."""
+  if one.filename != other.filename:
+    return 0
+  end = min(one.skip + one.take, other.skip + other.take)
+  return max(0, end - max(one.skip, other.skip))
+
+
+def _equal_files(splits):
+  """Yields the warnings for class folders."""
+  sizes = {name: source.file_sizes() for name, source in splits.items()}
+  found = Counter(size for each in sizes.values() for size in set(each))
+  compared = {
+      name: [row for row, size in enumerate(each) if found[size] > 1]
+      for name, each in sizes.items()
+  }
   number = sum(map(len, compared.values()))
   if number > _COMPARED:
-    first = splits['train']
-    if isinstance(first, class_folders.FolderSource):
-      yield (
-          f'whether the splits share images is not known: {number:,} files '
-          'have sizes that several splits have, too many to read now; '
-          f'`gswinrmt prepare folder {shlex.quote(str(first.folder))}` '
-          'compares them'
-      )
+    folder = shlex.quote(str(splits['train'].folder))
+    yield (
+        f'whether the splits share images is not known: {number:,} files have '
+        'sizes that several splits have, too many to read now; `gswinrmt '
+        f'prepare folder {folder}` compares them'
+    )
     return
   digests = {
-      name: [
-          hashlib.sha256(splits[name].image_bytes(row)).digest() for row in some
-      ]
-      for name, some in compared.items()
+      name: [hashlib.sha256(splits[name].stored(row)).digest() for row in rows]
+      for name, rows in compared.items()
   }
   for one, other in itertools.combinations(digests, 2):
     known = set(digests[one])
@@ -57,19 +76,6 @@ def overlaps(
           f'warning: {len(both):,} {are.format(other)} also in {one}, such as '
           f'{splits[other].name(both[0])}'
       )
-
-
-def _of_equal_sizes(splits):
-  """Returns the rows of each split whose bytes may be in another one."""
-  folders = class_folders.FolderSource
-  if not all(isinstance(source, folders) for source in splits.values()):
-    return {name: range(len(source)) for name, source in splits.items()}
-  sizes = {name: source.file_sizes() for name, source in splits.items()}
-  found = Counter(size for each in sizes.values() for size in set(each))
-  return {
-      name: [row for row, size in enumerate(each) if found[size] > 1]
-      for name, each in sizes.items()
-  }
 
 
 def object_sizes(train: detection.Decoded, smallest: float) -> Iterator[str]:

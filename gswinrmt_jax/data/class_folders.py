@@ -393,8 +393,6 @@ class FolderSource(sources.Source):
     """Returns the bytes of an image file."""
     return (self.folder / self.key(row)).read_bytes()
 
-  image_bytes = stored  # without a label
-
   def file_sizes(self) -> list[int]:
     """Returns the size of each image file, in bytes."""
     names = map(self.key, range(len(self)))

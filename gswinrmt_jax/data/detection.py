@@ -28,6 +28,8 @@ _ROUNDED = 8  # objects to a multiple of which the arrays of objects have rows
 _SHORT_SIDES = tuple(side / 25 for side in range(15, 26))
 _SHORT_SIDES_TO_CROP = (1 / 2, 5 / 8, 3 / 4)
 _CROP_SIDES = (12 / 25, 3 / 4)
+# In pixels: what rounding may leave of an object that ends at the edge of a crop.
+_UNSEEN = 1e-3
 
 
 class Objects(NamedTuple):
@@ -361,7 +363,7 @@ def _truth(objects, stored, view, mask_crop):
   seen = np.clip(objects.boxes, np.tile(low, 2), np.tile(high, 2))
   # Smaller objects than a pixel are not trained on either, as in mmdetection.
   large = (objects.boxes[:, 2:] - objects.boxes[:, :2] >= 1).all(1)
-  visible = (seen[:, 2:] > seen[:, :2]).all(1)
+  visible = (seen[:, 2:] - seen[:, :2] > _UNSEEN).all(1)
   kept = np.flatnonzero(~objects.crowds & large & visible)
   scale = np.float32(view.size) / (high - low)
   boxes = (seen[kept] - np.tile(low, 2)) * np.tile(scale, 2)

@@ -77,10 +77,6 @@ class Source(abc.ABC):
     image, label = self[row]
     return image.tobytes() + _bytes(label)
 
-  def image_bytes(self, row: int) -> bytes:
-    """Returns a record's image without its label, as it is stored."""
-    return self[row][0].tobytes()
-
   def order_checksum(self) -> str:
     """Returns a checksum of the records and their order.
 
@@ -129,6 +125,8 @@ class TfdsSource(Source):
     feature: Name of the feature that is the label.
     folder: The data set's directory.
     split: The requested split or slices.
+    places: The ranges of the split in the files of records, TFDS's
+      `FileInstruction`.
     version: Version of the data set.
   """
 
@@ -156,6 +154,7 @@ class TfdsSource(Source):
     try:
       self._records = builder.as_data_source(split, decoders=skip)
       self._count = len(self._records)
+      self.places = builder.info.splits[split].file_instructions
     # NotImplementedError: a slice of 'all'
     except (ValueError, AssertionError, NotImplementedError) as error:
       raise no_split(builder.name, split, builder.info.splits) from error
@@ -183,10 +182,6 @@ class TfdsSource(Source):
     """Returns the encoded image and its label."""
     record = self._record(row)
     return record['image'] + b'%d' % record[self.feature]
-
-  def image_bytes(self, row: int) -> bytes:
-    """Returns the encoded image."""
-    return self._record(row)['image']
 
   def cache_folders(self) -> list[pathlib.Path]:
     """Returns the folder `decoded` beside the records, and the user's cache."""

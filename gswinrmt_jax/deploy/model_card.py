@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import pathlib
+import shlex
 
 import huggingface_hub
 import jax
@@ -216,4 +217,5 @@ def _use(card, file_format, source) -> Iterator[str]:
       f'`loaded.model` takes (pixels / 255 - {mean}) / {std}.'
   )
   if card.num_classes:
-    yield f'From a terminal: `gswinrmt predict {source} image.jpg`.'
+    command = shlex.join(['gswinrmt', 'predict', source, 'image.jpg'])
+    yield f'From a terminal: `{command}`.'

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
 
@@ -22,8 +23,9 @@ def keep_programs() -> None:
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return
-  folder = files.user_cache() / 'compiled'
-  jax.config.update('jax_compilation_cache_dir', str(folder))
+  with contextlib.suppress(UserError):  # There is no home.
+    folder = files.user_cache() / 'compiled'
+    jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
 def quick_compilation() -> dict[str, int | bool] | None:

@@ -88,7 +88,8 @@ def assign(
     closest = jnp.where(iou > best, row + 1, closest)
     if rule.low_quality is not None:
       most = iou.max()
-      takes = (iou > most - _TIE) & (iou > 0) & (most >= rule.low_quality)
+      tie = jnp.minimum(_TIE, most / 1000)  # what is left of a cropped object
+      takes = (iou > most - tie) & (iou > 0) & (most >= rule.low_quality)
       taken = jnp.where(takes, row + 1, taken)
     return jnp.maximum(best, iou), closest, taken
 

@@ -298,9 +298,9 @@ FIELDS: Mapping[str, Field] = {
     'data.repeats': _common(
         1, 'copies of each image in a batch, augmented differently', at_least=1
     ),
-    # 'auto' is 'device' up to a tenth of an accelerator's free memory.
+    # Earlier versions had 'device' and 'auto', which are 'memory' now.
     'data.storage': _classifier(
-        'auto',
+        'memory',
         "where decoded images are stored; 'decode': nowhere",
         choices=('memory', 'disk', 'decode', 'device', 'auto'),
         off='decode',

@@ -24,11 +24,10 @@ from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import resident
 
 _SOME = 100  # most records of the test split that are read before training
 
-Records = batches_lib.Records | resident.Resident
+Records = batches_lib.Records
 Batch = Mapping[str, jax.Array]
 
 
@@ -106,7 +105,7 @@ class Data:
   def _put(self, batch, source):
     if self.maps and source is self.train:
       batch = {**batch, **self.maps.gather(batch['row'])}
-    return resident.gather(self.devices.put_batch(batch), source)
+    return self.devices.put_batch(batch)
 
 
 def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
@@ -134,13 +133,7 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
         data_dir=config.data.dir,
     )
   sources = _open_splits(config)
-  train, val = (
-      resident.place(records, config.data.storage, devices.replicate)
-      for records in (
-          load_train(config),
-          load_eval(config, config.data.val_split),
-      )
-  )
+  train, val = load_train(config), load_eval(config, config.data.val_split)
   # These have their labels in memory.
   sources |= {'train': train.source, 'val': val.source}
   _check_data(config, train, val, sources)
@@ -186,7 +179,7 @@ def check_apart(config: ml_collections.ConfigDict, run: pathlib.Path) -> None:
     )
 
 
-def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
+def load_train(config: ml_collections.ConfigDict) -> Records:
   """Returns the training records of a config."""
   data, augment = config.data, config.augment
   match recipes.task(config):
@@ -213,9 +206,7 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   return _load(config, data.train_split, how)
 
 
-def load_eval(
-    config: ml_collections.ConfigDict, split: str
-) -> batches_lib.Records:
+def load_eval(config: ml_collections.ConfigDict, split: str) -> Records:
   """Returns the records of a split, prepared as configured for evaluation."""
   classifies = recipes.task(config) == 'classification'
   return _load(config, split, config.data.eval_crop if classifies else None)
@@ -227,8 +218,7 @@ def _load(config, split, how):
   size = data.fit_within
   if task == 'classification':
     size = (data.image_size, data.image_size)
-  # 'device' and 'auto' load into host memory; `resident` copies from there.
-  in_memory = data.storage in ('device', 'auto')
+  in_memory = data.storage in ('device', 'auto')  # of earlier versions
   return datasets.load(
       data.name,
       split,

@@ -37,7 +37,8 @@ class Preemption:
       self._before = {
           number: handler
           for number, handler in before.items()
-          if handler != signal.SIG_IGN
+          # None: of a program that Python is embedded in.
+          if handler not in (signal.SIG_IGN, None)
       }
     for number in self._before:
       signal.signal(number, self._receive)

@@ -171,6 +171,7 @@ def _in_c(error):
             2,
             'gswinrmt: there is not enough memory: Unable to allocate 4 TiB\n',
         ),
+        (MemoryError(), 2, 'gswinrmt: there is not enough memory\n'),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
         (_in_c(KeyboardInterrupt()), 130, '\ngswinrmt: stopped\n'),
         (Stopped('at step 3', 15), 143, 'gswinrmt: at step 3\n'),

@@ -126,8 +126,9 @@ def test_the_example_runs_as_printed(digits, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(export, 'model_outputs', lambda weights: np.zeros(1))
   PIL.Image.new('RGB', (40, 30)).save('image.jpg')
-  export.export(digits, 'safetensors', pathlib.Path('out', 'digits'))
-  text = pathlib.Path('out', 'digits', 'README.md').read_text()
+  export.export(digits, 'safetensors', pathlib.Path('my out', 'digits'))
+  text = pathlib.Path('my out', 'digits', 'README.md').read_text()
+  assert "`gswinrmt predict 'my out/digits' image.jpg`" in text
   program = text.split('```python\n')[1].split('```')[0]
   names = {}
   exec(program, names)

@@ -189,6 +189,15 @@ def test_an_object_that_overlaps_no_box_takes_none():
   assert got.tolist() == [1, -1, 0]
 
 
+def test_a_sliver_takes_its_best_box_alone():
+  """Rounding leaves such of an object that ends where a crop begins."""
+  boxes = jnp.array([[0.0, 0, 10, 10], [0, 0, 10, 11], [2, 0, 12, 10]])
+  gt = np.array([[0.0, 0, 10, 10], [9, 0, 9.000001, 10]])
+  rule = assignment.Rule(0.5, 0.4, 0.0)
+  got = _assign(boxes, jnp.ones(3, bool), _truth(gt), rule)
+  assert got.tolist() == [2, 1, 2]
+
+
 def test_objects_in_any_rows():
   boxes = jnp.array([[0.0, 0, 10, 10], [40, 40, 50, 50], [70, 70, 80, 80]])
   valid = jnp.array([False, True, False, True, False])

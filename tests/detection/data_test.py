@@ -136,6 +136,16 @@ def test_a_crop_keeps_what_is_seen_of_objects():
   np.testing.assert_array_equal(found['bitmaps'], want)
 
 
+def test_what_rounding_leaves_of_an_object_is_not_seen():
+  boxes = np.float32([[0, 0, 10.0005, 9], [0, 0, 10.01, 9]])
+  objects = detection.Objects(
+      boxes, np.arange(2), np.zeros(2, bool), np.full(2, 90.0)
+  )
+  view = detection.View((10, 20), (20, 20), (10, 0, 20, 20))
+  found = detection._truth(objects, (20, 20), view, 0)
+  assert found['labels'].tolist() == [1]
+
+
 def test_boxes_of_many_scales_are_where_the_object_is():
   source = _source(box=(25, 6, 65, 36), size=(90, 60))
   source.images[0][21:36, 25:45] = 0  # its lower left quarter

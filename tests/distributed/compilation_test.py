@@ -4,8 +4,10 @@ import contextlib
 import gc
 import io
 import os
+import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -41,6 +43,15 @@ def test_programs_for_accelerators_are_kept(
   compilation.keep_programs()
   kept = str(tmp_path / 'gswinrmt_jax' / 'compiled')
   assert setting() == (kept if backend == 'gpu' else None)
+
+
+def test_nothing_is_kept_without_a_home(setting, monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.delenv('XDG_CACHE_HOME')
+  error = mock.Mock(side_effect=RuntimeError)
+  monkeypatch.setattr(pathlib.Path, 'expanduser', error)
+  compilation.keep_programs()
+  assert setting() is None and error.called
 
 
 def test_the_place_that_somebody_chose_stays(setting, monkeypatch):

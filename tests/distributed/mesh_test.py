@@ -6,6 +6,7 @@ import signal
 import time
 
 import chex
+import compiling
 import jax
 import jax.numpy as jnp
 import mesh_program
@@ -96,11 +97,12 @@ def _changes(**changes):
   return json.dumps({name.replace('__', '.'): v for name, v in changes.items()})
 
 
-def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
+def test_one_eight_and_two_times_four_devices_go_on_from_each_other(
+    tmp_path, compiled_programs
+):
   """Each checkpoint is restored on another layout than the one that wrote it.
 
-  The 11 validation images do not divide over the devices. In the last run, the
-  images are stored on the devices, too.
+  The 11 validation images do not divide over the devices.
   """
   mesh_program.train(tmp_path / 'one')
   moving = tmp_path / 'moving'
@@ -121,13 +123,10 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
           moving,
           'JOIN',
           _changes(stop_after_epochs=9),
-          _changes(mesh__data=8, data__storage='device'),
+          _changes(mesh__data=8),
           devices=4,
           # The second run reuses much of what the first compiled.
-          environment={
-              'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
-              'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-          },
+          environment=compiling.cache_environment(compiled_programs),
       )
   )
   assert run_folder.load_config(moving).mesh.data == 8

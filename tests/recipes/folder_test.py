@@ -89,7 +89,7 @@ def test_many_large_images_of_any_shape(tmp_path):
   )
   config, lines = _adapted(tmp_path / 'big', '--config.data.train_crop=resize')
   assert (config.data.train_crop, config.data.eval_crop) == ('resize', 0)
-  assert config.data.storage == 'auto' and config.augment.crop_padding == 16
+  assert config.data.storage == 'memory' and config.augment.crop_padding == 16
   assert lines[0] == 'image size 128, for a median shorter side of 375 pixels'
 
 
@@ -212,7 +212,7 @@ def _trained(monkeypatch):
   return calls
 
 
-def test_the_command_says_what_it_chose(own, trained, capsys):
+def test_the_command_says_what_it_chose(own, trained, capsys, monkeypatch):
   base = ['train', '--config=folder', '--config.data.name=own']
   assert main.main(base) == 0
   said = capsys.readouterr().out
@@ -220,11 +220,14 @@ def test_the_command_says_what_it_chose(own, trained, capsys):
   assert main.main([*base, '--workdir=auto', '--config.seed=3']) == 0
   tuned = '--config.init_from=cifar10_small'
   assert main.main([*base, tuned, '--workdir=auto']) == 0
+  monkeypatch.chdir(own / 'bee')
+  assert main.main([*base[:2], '--config.data.name=..']) == 0
   folders = [str(folder) for _, folder in trained]
   assert folders == [
       'runs/folder_own',
       'runs/folder_own-seed=3',
       'runs/folder_own-init_from=cifar10_small',
+      'runs/folder_own',
   ]
 
 

@@ -14,7 +14,13 @@ import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, records, token_labels
+from gswinrmt_jax.data import (
+    checks,
+    datasets,
+    pictures,
+    records,
+    token_labels,
+)
 from gswinrmt_jax.deploy import load
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
@@ -23,7 +29,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
-from gswinrmt_jax.train import resident, train_loop
+from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import load as weights
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
@@ -49,15 +55,13 @@ def _data(records, maps=None, **changes):
   config.update_from_flattened_dict(
       {'seed': 3, 'batch_size': _BATCH, **changes}
   )
-  devices = mesh.Devices()
-  placed = resident.place(records, config.data.storage, devices.replicate)
   return data_lib.Data(
       config,
       info=None,
-      train=placed,
+      train=records,
       val=None,
       maps=maps,
-      devices=devices,
+      devices=mesh.Devices(),
       sources={},
   )
 
@@ -70,12 +74,11 @@ def _batches(found, start=0, stop=19):
   }
 
 
-@pytest.mark.parametrize('storage', ['memory', 'disk', 'decode', 'device'])
+@pytest.mark.parametrize('storage', ['memory', 'disk', 'decode'])
 @pytest.mark.parametrize('repeats', [1, 2])
 def test_batches_are_identical_wherever_records_are(root, storage, repeats):
-  kept = 'memory' if storage == 'device' else storage
   how = {'image_size': (6, 7)}
-  records = datasets.load('own', 'train', str(root), storage=kept, **how)
+  records = datasets.load('own', 'train', str(root), storage=storage, **how)
   changes = {'data.storage': storage, 'data.repeats': repeats, 'batch_size': 6}
   found = _batches(_data(records, **changes), stop=13)
   # The reference decodes the images themselves.
@@ -123,64 +126,15 @@ def test_an_error_comes_after_the_batches_before_it(monkeypatch):
   assert steps == [1, 2, 3, 4]
 
 
-RECORDS = tiny.arrays(0, 25)
-SIZE = 25 * 6 * 7 * 3
-
-
-@pytest.fixture
-def room(monkeypatch):
-  """Returns a function that sets the free memory of the device in bytes."""
-
-  def give(free):
-    class Device:
-
-      def memory_stats(self):
-        return free and {'bytes_limit': free + 9, 'bytes_in_use': 9}
-
-    monkeypatch.setattr(jax, 'local_devices', lambda: [Device()])
-
-  return give
-
-
-def _placed(storage):
-  return resident.place(RECORDS, storage, jax.device_put)
-
-
-@pytest.mark.parametrize(
-    ('storage', 'free', 'there'),
-    [
-        ('auto', None, False),  # as on a CPU
-        ('device', None, True),
-        ('auto', 10 * SIZE, True),
-        ('auto', 10 * SIZE - 10, False),
-        ('memory', 10 * SIZE, False),
-        ('disk', 10 * SIZE, False),
-        ('decode', 10 * SIZE, False),
-    ],
-)
-def test_where_records_go(room, storage, free, there):
-  room(free)
-  placed = _placed(storage)
-  assert isinstance(placed, resident.Resident) == there
-  assert there or placed is RECORDS
-  assert len(placed) == 25 and placed.image_shape == (6, 7, 3)
-
-
-def test_no_room_is_one_line(room):
-  room(SIZE - 1)
-  with pytest.raises(UserError, match=r'25 images would take .* are free: set'):
-    _placed('device')
-
-
-def test_evaluation_sees_the_batches_of_the_host():
-  placed = _placed('device')
-  found = list(batches_lib.eval_batches(placed, batch_size=10))
-  want = list(batches_lib.eval_batches(RECORDS, batch_size=10))
-  for batch, other in zip(found, want, strict=True):
-    batch = resident.gather(jax.device_put(batch), placed)
-    for name, array in other.items():  # including black padding images
-      np.testing.assert_array_equal(batch[name], array, strict=True)
-    assert resident.gather(other, RECORDS) is other
+def test_slices_that_overlap_are_a_line(root):
+  splits = {
+      name: datasets.open_source('own', split, str(root))
+      for name, split in (('train', 'train[:20]'), ('val', 'train[15:]'))
+  }
+  (line,) = checks.overlaps(splits)
+  assert line == 'warning: 5 records of val are also in train'
+  splits['val'] = datasets.open_source('own', 'train[20:]', str(root))
+  assert not list(checks.overlaps(splits))
 
 
 def _recipe(root, **changes):

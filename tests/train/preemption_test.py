@@ -6,6 +6,7 @@ How whole runs end is tested in `faults_signals_test`.
 import os
 import signal
 import threading
+from unittest import mock
 
 import pytest
 
@@ -87,6 +88,13 @@ def test_what_was_ignored_stays_so():
       assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
   finally:
     signal.signal(signal.SIGINT, before)
+
+
+def test_a_handler_of_another_program_stays():
+  """Python knows no handler of a program that it is embedded in."""
+  with mock.patch.object(signal, 'getsignal', lambda number: None):
+    with preemption.Preemption() as preempted:
+      assert not preempted._before
 
 
 def test_a_lost_terminal_changes_nothing():
