@@ -26,10 +26,13 @@ def _noise(height, width):
   return blocks.repeat(8, 0).repeat(8, 1)[:height, :width]
 
 
+def _weights():
+  return tiny_detectors.weights('mask', name='rmt_swin_t', fit_within=(96, 64))
+
+
 @pytest.fixture(name='loaded', scope='module')
 def _loaded():
-  weights = tiny_detectors.weights('mask', fit_within=(96, 64))
-  return load.from_weights(weights)
+  return load.from_weights(_weights())
 
 
 def test_images_of_any_size_in_one_program(loaded):
@@ -107,11 +110,11 @@ def test_the_repr_has_no_pixels(loaded):
 
 
 def test_damaged_weights_do_not_find_nothing():
-  weights = tiny_detectors.weights('retina', name='rmt_swin_t')
-  weights.variables['params']['head']['classes']['bias'] *= np.nan
+  weights = _weights()
+  weights.variables['params']['head']['box_heads_0']['logits']['bias'] *= np.nan
   loaded = detector.LoadedDetector(weights)
-  with pytest.raises(UserError, match='image: the logits of a tiny retina are'):
-    loaded.predict(_noise(50, 60))
+  with pytest.raises(UserError, match='image: the logits of a tiny mask are'):
+    loaded.predict(_noise(64, 90))
 
 
 def _digits(times=1):

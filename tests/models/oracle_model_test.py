@@ -108,9 +108,13 @@ def test_the_equations_alone_do_so_too():
 @pytest.mark.parametrize(
     'name,window,size,depths',
     [
-        ('rmt_t', None, (64, 96), (1, 1, 1, 1)),
         ('retention_compact', 3, (64, 96), (2, 1, 2, 1)),
-        ('swat_compact', 3, (64, 96), (1, 2, 2, 1)),
+        pytest.param(
+            'swat_compact', 3, (64, 96), (1, 2, 2, 1), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            'rmt_t', None, (64, 96), (1, 1, 1, 1), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_float32_differs_by_its_rounding_only(name, window, size, depths):

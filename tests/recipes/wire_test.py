@@ -22,7 +22,7 @@ import optax
 import pytest
 
 from gswinrmt_jax import recipes, terminal
-from gswinrmt_jax.data import checks
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.recipes import field as field_lib
@@ -270,9 +270,19 @@ def _arrays(tree):
   ]
 
 
-def _program(function, *arguments):
-  """Returns the traced program of a function as text."""
-  text = str(jax.make_jaxpr(function)(*arguments))
+def _value_alone(fun, *, has_aux):
+  """Stands in for `jax.value_and_grad`; the parameters are the gradients."""
+  assert has_aux
+  return lambda params, *rest: (fun(params, *rest), params)
+
+
+def _program(train_step, *arguments):
+  """Returns a train step as text, without its backward pass.
+
+  Every field that shows there shows in the forward pass, too.
+  """
+  with mock.patch.object(jax, 'value_and_grad', _value_alone):
+    text = str(jax.make_jaxpr(train_step)(*arguments))
   return re.sub(r' at 0x[0-9a-f]+', '', text)
 
 
@@ -301,6 +311,11 @@ def _traits(run, base):
     yield _program(trained.train_step, target, batch, trained.key)
 
 
+# Reading the data takes longer than tracing.
+_open_source = functools.cache(datasets.open_source)
+_load = functools.cache(datasets.load)
+
+
 def _created(model, *rest, create=train_state.create, **how):
   """Creates a state of zeros, whose shapes are traced once for each model."""
   shapes = factory.variable_shapes(model, rest[-1])
@@ -317,7 +332,8 @@ def _opened(config):
     place = pathlib.Path(folder) / 'run'
     with (
         mock.patch.object(train_state, 'create', _created),
-        mock.patch.object(checks, 'overlaps', lambda splits: ()),  # for speed
+        mock.patch.object(datasets, 'open_source', _open_source),
+        mock.patch.object(datasets, 'load', _load),
         run_lib.open_run(config, place, said) as run,
     ):
       yield run

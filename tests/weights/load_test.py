@@ -10,7 +10,6 @@ import sys
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_parts
@@ -291,13 +290,7 @@ def test_weights_that_ship_are_of_a_recorded_run(name, record):
     assert len(scores) >= 5
     for score in scores:
       assert found.card.figures[which][score] == recorded[score]
-  if name == 'digits_small':
-    return  # `deploy/predict_test` predicts with it.
-  apply = jax.jit(
-      found.card.make_model((32, 32)).apply, static_argnames='train'
-  )
-  logits = apply(found.variables, jnp.zeros((1, 32, 32, 3)), train=False)
-  assert logits.shape == (1, 10) and np.isfinite(logits).all()
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.variables))
 
 
 def test_umlauts_of_two_characters_are_the_same_class(run):

@@ -329,20 +329,6 @@ class RCNN(DetectionHead):
     ]
     return found._replace(masks=sum(masks) / len(masks))
 
-  def at_boxes(
-      self,
-      levels: Sequence[Float[Array, 'b _ _ c']],
-      boxes: Float[Array, 'b r 4'],
-  ) -> list[tuple[Array, Array, Array]]:
-    """Returns logits, deltas and mask logits of each stage for given boxes."""
-    pooled = self.pool(levels, boxes, None, BOX_BINS)
-    for_masks = self.pool(levels, boxes, None, _MASK_BINS)
-    valid = jnp.ones(boxes.shape[:2], bool)
-    return [
-        (*box(pooled, valid, train=False), mask(for_masks))
-        for box, mask in zip(self.box_heads, self.mask_heads, strict=True)
-    ]
-
   def pool(
       self,
       levels: Sequence[Float[Array, 'b _ _ c']],
