@@ -140,6 +140,8 @@ def _open(folder, decoded):
     ):
       raise ValueError('it changed since it was written')
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    if files.may_be_intact(error):
+      raise
     raise _damaged(folder, str(error).split('\n')[0]) from error
   return Cached(image, label, decoded.source, sums=sums, folder=folder)
 

@@ -5,6 +5,7 @@ import pathlib
 import re
 from typing import Any
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 
 # Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
@@ -77,6 +78,8 @@ def open_version(folder: pathlib.Path) -> Any | None:
         if not path.exists()
     ]
   except Exception as error:
+    if files.may_be_intact(error):
+      raise
     # TFDS raises many types for a missing or broken description.
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
   if missing:

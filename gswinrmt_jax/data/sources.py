@@ -200,6 +200,8 @@ class TfdsSource(Source):
     try:
       return self._records[int(row)]
     except (RuntimeError, ValueError, OSError) as error:
+      if files.may_be_intact(error):
+        raise
       reason = str(error).split('\n')[0]
       raise UserError(
           f'{self.folder} is damaged ({reason}); {prepared.AGAIN}'

@@ -1,10 +1,12 @@
 """Tests the cache of decoded images: written once, atomically, and checked."""
 
+import errno
 import json
 import os
 import pathlib
 import shutil
 import threading
+from unittest import mock
 
 import folder_data
 import numpy as np
@@ -162,6 +164,14 @@ def test_damage_is_one_line(root, damage):
   ) as caught:
     decoded_cache.load(_decoded(root))
   assert '\n' not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_what_the_system_cannot_read_is_not_damaged(root, monkeypatch):
+  decoded_cache.load(_decoded(root))
+  error = OSError(errno.ENOMEM, 'Cannot allocate memory', 'image.npy')
+  monkeypatch.setattr(np, 'load', mock.Mock(side_effect=error))
+  with pytest.raises(OSError, match='Cannot allocate memory'):
+    decoded_cache.load(_decoded(root))
 
 
 def test_every_flipped_bit_of_an_image_is_noticed_when_it_is_read(root):

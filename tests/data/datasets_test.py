@@ -1,11 +1,13 @@
 """Tests data sets by name, their TFDS metadata, and their stored records."""
 
+import errno
 import hashlib
 from importlib import resources
 import json
 import os
 import shutil
 import types
+from unittest import mock
 
 import cifar10_archives
 import folder_data
@@ -13,6 +15,7 @@ import grain
 import numpy as np
 import PIL.Image
 import pytest
+import tensorflow_datasets as tfds
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import (
@@ -239,6 +242,15 @@ def test_other_features_are_refused(path, tmp_path):
     datasets.info('own', str(tmp_path))
 
 
+def test_what_may_not_be_read_is_not_damaged(path, monkeypatch):
+  error = PermissionError(errno.EACCES, 'Permission denied', 'dataset_info')
+  monkeypatch.setattr(
+      tfds, 'builder_from_directory', mock.Mock(side_effect=error)
+  )
+  with pytest.raises(PermissionError):
+    prepared.open_version(path)
+
+
 def test_a_missing_shard_is_one_line(path, tmp_path):
   final = shutil.copytree(path, tmp_path / 'own' / '1.0.0')
   for shard in final.glob('*array_record*'):
@@ -315,6 +327,7 @@ def test_records_are_told_apart_by_name_id_or_bytes():
     info = types.SimpleNamespace(
         features={'label': types.SimpleNamespace(num_classes=1)},
         version='1.0.0',
+        splits={'train': mock.Mock()},
     )
     records = (
         {'file_name': b'a.png', 'id': b'7', 'image': b'1'},

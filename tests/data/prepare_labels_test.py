@@ -529,6 +529,10 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   _run(tmp_path)
   said = f'  warning: {label} changed later; --replace prepares it again\n'
   assert capsys.readouterr().out.endswith(f'nothing done\n{said}')
+  moved = (tmp_path / 'images').rename(tmp_path / 'moved')
+  _run(tmp_path, f'--images={moved}')
+  assert capsys.readouterr().out.endswith(f'nothing done\n{said}')
+  moved.rename(tmp_path / 'images')
   assert 'with other shares, names and sizes of files: ' in refused('--val=0.2')
   assert 'seed (0 there, 1 here)' in refused('--seed=1')
   assert 'void (None there, 2 here)' in refused('--void=2')
