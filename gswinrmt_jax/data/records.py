@@ -172,7 +172,7 @@ def to_memory(records: Decoded) -> Arrays:
   memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   if size > memory:
     raise UserError(
-        f'{shape[0]:,} images of {shape[1]} x {shape[2]} pixels would take '
+        f'{shape[0]:,} images of {shape[2]} x {shape[1]} pixels would take '
         f'{size / 1e9:.1f} GB of memory, this machine has {memory / 1e9:.1f} '
         'GB: set config.data.storage to disk or decode'
     )

@@ -338,7 +338,7 @@ def test_what_memory_cannot_hold_is_refused(monkeypatch):
   decoded = Decoded(noise(5))  # of 18,000 bytes
   memory = {'SC_PAGE_SIZE': 10, 'SC_PHYS_PAGES': 1799}
   monkeypatch.setattr(os, 'sysconf', memory.get)
-  with pytest.raises(UserError, match='5 images of 30 x 40 pixels would take'):
+  with pytest.raises(UserError, match='5 images of 40 x 30 pixels would take'):
     records_lib.to_memory(decoded)
   memory['SC_PHYS_PAGES'] = 1800
   assert len(records_lib.to_memory(decoded)) == 5

@@ -4,6 +4,7 @@ import functools
 import operator
 from unittest import mock
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -67,44 +68,41 @@ def test_what_is_image():
   """With round_extents=32, zeros up to the next multiple of 32.
 
   Boxes end at the image in any case. Without extents, all of it is image.
-  `prediction_test` pads a detector's images with round_extents=1.
+  `extents_test` shows that backbone and head keep to the extents,
+  `prediction_test` pads the images of a whole detector.
   """
   size, canvas = (50, 70), (96, 128)
   image = np.asarray(random_variables.image((1, *size, 3)))
   padded = np.ones((1, *canvas, 3), np.float32)
   padded[:, : size[0], : size[1]] = image
-  rounded = np.zeros((1, 64, 96, 3), np.float32)
-  rounded[:, : size[0], : size[1]] = image
-  fields = _RETINA | {'least_score': 0.0, 'round_extents': 32}
-  model = create_detector('rmt_swin_t', **fields)
-  variables = random_variables.nested(model, (1, *canvas, 3))
+  model = create_detector('rmt_swin_t', **_RETINA, round_extents=32)
+  nothing = DenseBoxes(
+      jnp.zeros((1, 1, 3)),
+      jnp.zeros((1, 1, 4)),
+      jnp.zeros((1, 4)),
+      jnp.ones((1, 1), bool),
+  )
+  seen = []
 
-  def whole(model, x):
-    maps = model.backbone.features(x, train=False)
-    return model.head(list(maps.values()), jnp.array([size]), train=False)
+  def observe(call, args, kwargs, context):
+    if context.method_name == 'features':
+      seen.append((*args, kwargs['extents']))
+      return {'stage1': args[0]}
+    if (context.module.name, context.method_name) == ('head', '__call__'):
+      seen.append(args[1:])
+      return nothing
+    return call(*args, **kwargs)
 
-  run = jax.jit(functools.partial(model.apply, train=False))
-  # Taken for one of 64 x 96 pixels, the image ends in the ones of the batch.
-  got, with_ones = (
-      jax.device_get(run(variables, padded, extents=jnp.array([valid])))
-      for valid in (size, (64, 96))
-  )
-  want = jax.jit(functools.partial(model.apply, method=whole))(
-      variables, rounded
-  )
-  jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-      got,
-      jax.device_get(want),
-  )
-  assert got.scores.all()
-  assert (got.boxes.max((0, 1))[2:] <= [70, 50]).all()
-  assert abs(got.scores - with_ones.scores).max() > 1e-3
-  jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-      jax.device_get(run(variables, image)),
-      got,
-  )
+  with nn.intercept_methods(observe):
+    model.apply({}, jnp.asarray(padded), train=False, extents=jnp.array([size]))
+    model.apply({}, jnp.asarray(image), train=False)
+  (x, extents), (sizes, valid), (bare, none), (bare_sizes, _) = seen
+  assert x.shape == (1, *canvas, 3) and bare.shape == (1, 64, 96, 3)
+  for got in (x, bare):
+    np.testing.assert_array_equal(got[:, : size[0], : size[1]], image)
+    assert np.abs(got).sum() == pytest.approx(np.abs(image).sum(), rel=1e-5)
+  assert extents.tolist() == valid.tolist() == [[64, 96]] and none is None
+  assert sizes.tolist() == bare_sizes.tolist() == [[*size]]
 
 
 @pytest.mark.parametrize('head', ('retina', 'cascade'))
