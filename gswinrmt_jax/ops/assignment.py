@@ -88,7 +88,7 @@ def assign(
     closest = jnp.where(iou > best, row + 1, closest)
     if rule.low_quality is not None:
       most = iou.max()
-      tie = jnp.minimum(_TIE, most / 1000)  # what is left of a cropped object
+      tie = jnp.minimum(_TIE, most / 1000)  # IoUs of a sliver are below _TIE
       takes = (iou > most - tie) & (iou > 0) & (most >= rule.low_quality)
       taken = jnp.where(takes, row + 1, taken)
     return jnp.maximum(best, iou), closest, taken

@@ -1,9 +1,11 @@
 """Tests what a user gets from a detector: arrays, text, JSON, pictures."""
 
 import io
+import itertools
 import json
 import sys
 
+from flax import traverse_util
 import jax
 import jaxtyping
 import numpy as np
@@ -115,6 +117,19 @@ def test_damaged_weights_do_not_find_nothing():
   loaded = detector.LoadedDetector(weights)
   with pytest.raises(UserError, match='image: the logits of a tiny mask are'):
     loaded.predict(_noise(64, 90))
+
+
+@pytest.mark.parametrize(
+    ('head', 'last'),
+    [
+        ('retina', {'classes', 'boxes'}),
+        ('mask', {'classes', 'boxes', 'logits', 'deltas'}),
+    ],
+)
+def test_the_last_layers_of_a_head_are_watched(head, last):
+  params = tiny_detectors.weights(head, name='rmt_swin_t').variables['params']
+  paths = traverse_util.flatten_dict(params['head']).keys()
+  assert {*itertools.chain(*paths)} & detector._LAST == last
 
 
 def _digits(times=1):
