@@ -238,6 +238,18 @@ def test_every_position_of_the_stream_has_draws_of_its_own():
   _assert_equal([single], [{name: pair[name][1:] for name in pair}])
 
 
+def test_draws_depend_on_seed_and_position_as_they_always_did():
+  """Resumed runs of earlier versions must see the crops they would have."""
+  (batch,) = take(1, cropped(), batch_size=5, seed=3, start_step=2)
+  for position, box in enumerate(batch['box'], 10):
+    key = np.array([3, position], np.uint64)
+    rng = np.random.Generator(np.random.Philox(key=key))
+    drawn = pictures.draw_box(40, 30, pictures.RandomCrop(), rng)
+    left, top, across, down = drawn
+    want = np.float32([top / 30, left / 40, down / 30, across / 40])
+    np.testing.assert_array_equal(box, want)
+
+
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
   root = tmp_path_factory.mktemp('tfds')

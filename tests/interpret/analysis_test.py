@@ -282,6 +282,77 @@ def test_the_reach_of_a_decay_of_one_is_none():
     assert len(figure.axes) == 4
 
 
+def test_each_column_of_the_table_has_its_own_figures():
+  """The first decile and the last; means over passes, heads and blocks."""
+
+  def rows(first, last):
+    between = [9.0] * (attention.DECILES - 2)
+    return {'height': [[first, *between, last, 8.0]]}
+
+  decay = {'start': {'reach': [1.0, 3.0]}, 'now': {'reach': [2.0, 6.0]}}
+  deciles = [None] * (attention.DECILES - 2)
+  stage = {
+      'entropy': rows(0.11, 0.12),
+      'row_sum': rows(0.21, 0.22),
+      'gate': {'mean': [0.31, *deciles, 0.32, 0.7]},
+      'passed': [0.41, *deciles, 0.42, 0.7],
+      'decay': decay,
+      'rank': {'plain': 5.1, 'gated': 5.2},
+  }
+  said = analysis.table([{'source': 'runs/a', 'stages': [stage, stage]}])
+  head, first, second, *_ = said.split('\n')
+  names = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
+  starts = [head.index(name) for name in names]
+  cells = [
+      line[start:end].strip()
+      for line in (first, second)
+      for start, end in zip(starts, [*starts[1:], None], strict=True)
+  ]
+  figures = [
+      '0.11 -> 0.12',
+      '0.21 -> 0.22',
+      '0.31 -> 0.32',
+      '0.41 -> 0.42',
+      '2.00 -> 4.00',
+      '5.10 -> 5.20',
+  ]
+  assert cells == ['1', *figures, '2', *figures]
+  assert first.startswith('a ') and second.startswith(' ')
+
+
+def test_a_learned_decay_is_the_mean_of_its_blocks():
+  fields = {**_SMALL, 'decay': 'learned'}
+  arch = factory.create_model('retention_compact', num_classes=4, **fields).arch
+  logits = np.array([[0.0, 1.0], [2.0, -1.0]])
+  blocks = {
+      f'block{i}': {'attention': {'decay_logit': logits[i, None]}}
+      for i in range(2)
+  }
+  decay = attention._Stage(arch, 0, (32, 28))._decay(blocks)
+  gamma = (1 / (1 + np.exp(-logits))).mean(0)
+  assert decay['now']['gamma'] == pytest.approx(gamma)
+  assert decay['now']['reach'] == pytest.approx(-1 / np.log(gamma))
+
+
+def test_the_rank_is_that_of_the_product_of_values_and_output():
+  arch = factory.create_model('retention_compact', num_classes=4, **_SMALL).arch
+  value, out = np.random.default_rng(0).normal(size=(2, 8, 8))
+  value[:, 1:4] = 0  # head 1: a single direction of values
+  out[5:] = 0  # head 2: a single direction of the output
+  block = {'value': {'kernel': value}, 'out': {'kernel': out}}
+  rank = attention._Stage(arch, 0, (32, 28))._rank({'b': {'attention': block}})
+  assert rank == {'most': 4, 'plain': pytest.approx(1), 'gated': None}
+  value[:, 1:4] = np.linalg.qr(np.random.default_rng(1).normal(size=(8, 3)))[0]
+  wanted = np.mean(
+      [
+          attention.effective_rank(value[:, head] @ out[head])
+          for head in (slice(0, 4), slice(4, 8))
+      ]
+  )
+  rank = attention._Stage(arch, 0, (32, 28))._rank({'b': {'attention': block}})
+  assert rank['plain'] == pytest.approx(wanted)
+
+
 def _drawn(stage):
   named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
   return analysis.draw({**named, 'stages': [stage]})
