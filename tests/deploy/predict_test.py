@@ -91,6 +91,18 @@ def test_the_examples_are_what_their_names_say(loaded):
     assert path.stem == f'digit_{one.names[0]}'
 
 
+def test_numbers_of_images_share_programs(loaded):
+  paths = sorted(_EXAMPLES.glob('*.png'))
+  want = loaded.logits(paths)
+  compiled = classifier._apply._cache_size()
+  for count in (6, 7, 8):
+    found = loaded.logits([*paths, *paths][:count])
+    np.testing.assert_array_equal(found, [*want, *want][:count])
+  assert classifier._apply._cache_size() == compiled
+  sizes = [*map(classifier._size_of, (1, 2, 3, 4, 17, 32, 33, 999))]
+  assert sizes == [1, 2, 4, 4, 32, 32, 32, 32]
+
+
 def test_other_weights_use_the_compiled_program(loaded, digits):
   path = digits[0][0]
   want = 2 * loaded.logits(path)
