@@ -91,7 +91,8 @@ def test_the_examples_are_what_their_names_say(loaded):
     assert path.stem == f'digit_{one.names[0]}'
 
 
-def test_numbers_of_images_share_programs(loaded):
+def test_numbers_of_images_share_programs(loaded, monkeypatch):
+  monkeypatch.setattr(classifier, '_BATCH', 32)
   paths = sorted(_EXAMPLES.glob('*.png'))
   want = loaded.logits(paths)
   compiled = classifier._apply._cache_size()
