@@ -86,7 +86,7 @@ def _measure(
         for _ in range(ahead):  # prefetched before the timing
           next(opened)
         found = _rate(opened, options.batch, options.images)
-      if repeat:  # the first compiles
+      if repeat:  # the first warms up
         rates[name].append(found)
   for name, found in rates.items():
     clock, spent = zip(*found, strict=True)

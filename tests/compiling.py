@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import contextlib
 import importlib.metadata
 import os
-import pathlib
-from typing import Any
 from unittest import mock
 
 _QUICK = (
@@ -33,25 +31,6 @@ def quick_flags() -> str:
 def usual_flags() -> str:
   """Returns `XLA_FLAGS` for a process with the usual kernels."""
   return os.environ.get('XLA_FLAGS', '').replace(_OLD, '')
-
-
-def cache_settings(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the settings of JAX with which processes share compiled programs.
-
-  Only a folder of bounded size is locked while it is read and written.
-  """
-  return {
-      'jax_compilation_cache_dir': str(folder),
-      'jax_compilation_cache_max_size': 2**34,
-      'jax_persistent_cache_min_compile_time_secs': 0.0,
-      'jax_persistent_cache_min_entry_size_bytes': -1,
-  }
-
-
-def cache_environment(folder: pathlib.Path) -> dict[str, str]:
-  """Returns these settings as environment variables of another process."""
-  settings = cache_settings(folder).items()
-  return {name.upper(): str(value) for name, value in settings}
 
 
 @contextlib.contextmanager

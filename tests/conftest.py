@@ -34,30 +34,22 @@ def usual_kernels():
     yield
 
 
-@pytest.fixture(scope='session')
-def compiled_programs(tmp_path_factory):
-  """The folder in which all processes of the tests share compiled programs."""
-  base = tmp_path_factory.getbasetemp()
-  if 'PYTEST_XDIST_WORKER' in os.environ:
-    base = base.parent  # which belongs to all workers
-  return base / 'compiled'
-
-
 @pytest.fixture(scope='module')
-def compiled_once(compiled_programs):
+def compiled_once(tmp_path_factory):
   """Lets runs reuse compiled programs, also those of other test files."""
   import tiny_parts
 
-  with tiny_parts.compiled_once(compiled_programs):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 
 @pytest.fixture(scope='session')
-def launcher(compiled_programs):
+def launcher(tmp_path_factory):
   """Starts runs of the tiny model as processes; shared by all test files."""
   import tiny_runs
 
-  with tiny_runs.Launcher(compiled_programs) as launcher:
+  folder = tmp_path_factory.mktemp('launcher')
+  with tiny_runs.Launcher(folder) as launcher:
     yield launcher
 
 

@@ -1,5 +1,6 @@
 """Tests atomic writes of files and folders, and locks between processes."""
 
+import errno
 import fcntl
 import os
 import pathlib
@@ -14,6 +15,20 @@ import synced
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ('error', 'intact'),
+    [
+        (PermissionError(errno.EACCES, ''), True),
+        (OSError(errno.EIO, ''), True),
+        (FileNotFoundError(errno.ENOENT, ''), False),
+        (OSError('not an image'), False),
+        (ValueError(), False),
+    ],
+)
+def test_what_the_system_did_not_read_may_be_intact(error, intact):
+  assert files.may_be_intact(error) == intact
 
 
 def test_a_file_is_made_and_replaced(tmp_path):

@@ -90,8 +90,9 @@ def test_what_it_uses_exists(saved):
 @pytest.mark.slow
 def test_the_notebook_shows_what_it_says(saved, tmp_path, monkeypatch):
   """No cell fails, and each prints where the saved one does."""
-  nbclient = pytest.importorskip('nbclient')  # extra `notebook`
-  nbformat = pytest.importorskip('nbformat')
+  reason = "needs pip install -e '.[test,notebook]'"
+  nbclient = pytest.importorskip('nbclient', reason=reason)
+  nbformat = pytest.importorskip('nbformat', reason=reason)
   shutil.copytree(_EXAMPLES / 'images', tmp_path / 'images')
   own = pathlib.Path(sys.executable).parent  # of `gswinrmt`
   monkeypatch.setenv('PATH', f'{own}:{os.environ["PATH"]}')

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 
-import compiling
 import pytest
 import tiny_parts
 import tiny_runs
@@ -37,6 +36,14 @@ FIELDS = {
 }
 
 
+@pytest.fixture
+def compiled(tmp_path):
+  """Yields the folder of the compilation cache that all processes share."""
+  folder = tmp_path / 'compiled'
+  with tiny_parts.compiled_once(folder):
+    yield folder
+
+
 def _arguments(folder, **fields):
   return [
       '--config=digits_retention:smoke',
@@ -53,7 +60,8 @@ def _kill_in_an_epoch(folder, compiled):
         cwd=ROOT,
         env={
             **os.environ,
-            **compiling.cache_environment(compiled),
+            'JAX_COMPILATION_CACHE_DIR': str(compiled),
+            'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         },
         stdout=output,
         stderr=output,
@@ -69,12 +77,9 @@ def _kill_in_an_epoch(folder, compiled):
       assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.usefixtures('compiled_once')
-def test_killed_resumed_and_evaluated(
-    tmp_path, compiled_programs, capsys, monkeypatch
-):
+def test_killed_resumed_and_evaluated(tmp_path, compiled, capsys, monkeypatch):
   killed, unbroken = tmp_path / 'killed', tmp_path / 'unbroken'
-  _kill_in_an_epoch(killed, compiled_programs)
+  _kill_in_an_epoch(killed, compiled)
   monkeypatch.setattr(plots, 'draw_curves', tiny_parts.sketch_curves)
   steps = [
       int(path.name)

@@ -6,7 +6,6 @@ import io
 import pathlib
 from typing import Any
 
-import compiling
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 import ml_collections
@@ -97,7 +96,11 @@ def compiled_once(folder: pathlib.Path) -> Iterator[None]:
   Other processes may share the folder. Without a reset, JAX keeps using the
   first folder it was given.
   """
-  settings = compiling.cache_settings(folder)
+  settings = {
+      'jax_compilation_cache_dir': str(folder),
+      'jax_persistent_cache_min_compile_time_secs': 0.0,
+      'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
   before = {name: getattr(jax.config, name) for name in settings}
   compilation_cache.reset_cache()
   for name, value in settings.items():

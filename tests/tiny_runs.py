@@ -28,13 +28,15 @@ class Launcher:
   """
 
   def __init__(self, folder):
-    """Starts the process; its runs share compiled programs in the folder."""
+    """Starts the process; its runs share a compilation cache in the folder."""
     self.environment = {
         **os.environ,
         'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}',
         'JAX_PLATFORMS': 'cpu',
         'XLA_FLAGS': compiling.usual_flags(),
-        **compiling.cache_environment(folder),
+        'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
     }
     self._process = subprocess.Popen(
         [sys.executable, __file__],

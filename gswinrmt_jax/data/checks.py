@@ -21,9 +21,9 @@ def overlaps(splits: Mapping[str, sources.Source]) -> Iterator[str]:
   """Yields a warning for each pair of splits that share images.
 
   Files of class folders are compared if several splits have one of that size:
-  few, if they are photographs. A line says if they are too many to read. The
-  slices of prepared data are compared by the places of their records:
-  `gswinrmt prepare` has compared the images.
+  few, if they are photographs. A line says if they are too many to read. Slices
+  in TFDS's format are compared by the places of their records; their images are
+  not read.
 
   Args:
     splits: The records of each, 'train' first.
@@ -35,7 +35,8 @@ def overlaps(splits: Mapping[str, sources.Source]) -> Iterator[str]:
     for one, other in itertools.combinations(splits, 2):
       pairs = itertools.product(splits[one].places, splits[other].places)
       if count := sum(itertools.starmap(_in_both, pairs)):
-        yield f'warning: {count:,} records of {other} are also in {one}'
+        are = 'record of {} is' if count == 1 else 'records of {} are'
+        yield f'warning: {count:,} {are.format(other)} also in {one}'
 
 
 def _in_both(one, other):

@@ -28,7 +28,7 @@ _ROUNDED = 8  # objects to a multiple of which the arrays of objects have rows
 _SHORT_SIDES = tuple(side / 25 for side in range(15, 26))
 _SHORT_SIDES_TO_CROP = (1 / 2, 5 / 8, 3 / 4)
 _CROP_SIDES = (12 / 25, 3 / 4)
-# In pixels: what rounding may leave of an object that ends where a crop begins.
+# In pixels: the most that rounding leaves of an object that ends at a crop.
 _UNSEEN = 1e-3
 
 

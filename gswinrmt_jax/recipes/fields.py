@@ -298,11 +298,10 @@ FIELDS: Mapping[str, Field] = {
     'data.repeats': _common(
         1, 'copies of each image in a batch, augmented differently', at_least=1
     ),
-    # Earlier versions had 'device' and 'auto', which are 'memory' now.
     'data.storage': _classifier(
         'memory',
         "where decoded images are stored; 'decode': nowhere",
-        choices=('memory', 'disk', 'decode', 'device', 'auto'),
+        choices=('memory', 'disk', 'decode'),
         off='decode',
         free=True,
     ),

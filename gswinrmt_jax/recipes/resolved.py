@@ -213,6 +213,8 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   for path in _retired():
     group, name = locate(fields, path)
     group.pop(name, None)
+  if fields['data']['storage'] in ('device', 'auto'):  # of earlier versions
+    fields['data']['storage'] = 'memory'
   try:
     return resolve(ml_collections.ConfigDict(fields))
   except UserError as error:

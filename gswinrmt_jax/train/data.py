@@ -218,7 +218,6 @@ def _load(config, split, how):
   size = data.fit_within
   if task == 'classification':
     size = (data.image_size, data.image_size)
-  in_memory = data.storage in ('device', 'auto')  # of earlier versions
   return datasets.load(
       data.name,
       split,
@@ -226,7 +225,7 @@ def _load(config, split, how):
       task=task,
       image_size=size if all(size) else None,
       crop=how,
-      storage='memory' if in_memory else data.storage,
+      storage=data.storage,
       workers=data.workers,
   )
 

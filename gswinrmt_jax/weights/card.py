@@ -46,7 +46,7 @@ class Card:
       shorter side that images are resized to fit, in pixels; None keeps their
       size.
     dtype: Computation dtype of training.
-    figures: The run's summary, with the checkpoint that the weights are of.
+    figures: The run's summary, with the checkpoint of these weights.
 
   Raises:
     ValueError: If a number is not whole or too large, the number of class names

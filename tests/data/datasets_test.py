@@ -251,6 +251,17 @@ def test_what_may_not_be_read_is_not_damaged(path, monkeypatch):
     prepared.open_version(path)
 
 
+def test_a_record_that_may_not_be_read_is_not_damaged(path):
+  source = sources.TfdsSource(prepared.open_version(path), 'train')
+  source._records = mock.MagicMock()
+  source._records.__getitem__.side_effect = OSError(errno.EIO, 'I/O error')
+  with pytest.raises(OSError, match='I/O error'):
+    source[0]
+  source._records.__getitem__.side_effect = OSError('cut off')
+  with pytest.raises(UserError, match=r'is damaged \(cut off\)'):
+    source[0]
+
+
 def test_a_missing_shard_is_one_line(path, tmp_path):
   final = shutil.copytree(path, tmp_path / 'own' / '1.0.0')
   for shard in final.glob('*array_record*'):

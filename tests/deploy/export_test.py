@@ -229,6 +229,12 @@ def test_a_folder_is_of_one_checkpoint(digits, tmp_path, monkeypatch):
   with pytest.raises(UserError, match=r'model\.onnx is of other weights'):
     _export(dataclasses.replace(digits, card=card), 'safetensors', tmp_path)
   _export(digits, 'safetensors', tmp_path)
+  # Earlier versions did not say of which checkpoint an export is.
+  written = json.loads((tmp_path / 'config.json').read_text())
+  del written['figures']['checkpoint']
+  (tmp_path / 'config.json').write_text(json.dumps(written))
+  _export(digits, 'safetensors', tmp_path)
+  assert load.read_card(tmp_path).figures['checkpoint']['step'] == 243
 
 
 def test_the_card_of_a_file_is_in_the_file(digits, tmp_path, monkeypatch):

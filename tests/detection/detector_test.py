@@ -18,10 +18,13 @@ from gswinrmt_jax.models.dense.detector import create_detector
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
-# Of the released detectors' own modules, at 80 classes; those of coco_detection
-# are in configs_test.
+# Of the released detectors' own modules, at 80 classes. The others are in
+# configs_test and main_test.
 _COUNTS = [
+    ('rmt_s', 'retina', 35_650_388),
     ('rmt_b', 'retina', 62_862_844),
+    ('rmt_l', 'retina', 104_419_276),
+    ('rmt_b', 'mask', 72_784_376),
     ('rmt_l', 'mask', 114_054_088),
     ('rmt_b', 'cascade', 110_619_578),
 ]

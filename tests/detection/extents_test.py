@@ -179,9 +179,10 @@ def test_padding_changes_nothing(head, size):
 
 @pytest.mark.parametrize(('head', 'count'), [('retina', 25), ('cascade', 5)])
 def test_padding_may_be_anything(head, count):
-  """Random sizes in one program, each with two paddings; a cascade is slow.
+  """Random sizes in one program, each with two paddings.
 
-  Of a cascade, what it finds and its losses.
+  Of a cascade, only losses and detections are compared; its gradients are in
+  the slow case above.
   """
   how = {'gradients': head == 'retina'}
   before = _program(head, **how)._cache_size()

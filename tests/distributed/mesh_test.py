@@ -6,7 +6,6 @@ import signal
 import time
 
 import chex
-import compiling
 import jax
 import jax.numpy as jnp
 import mesh_program
@@ -97,9 +96,7 @@ def _changes(**changes):
   return json.dumps({name.replace('__', '.'): v for name, v in changes.items()})
 
 
-def test_one_eight_and_two_times_four_devices_go_on_from_each_other(
-    tmp_path, compiled_programs
-):
+def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   """Each checkpoint is restored on another layout than the one that wrote it.
 
   The 11 validation images do not divide over the devices.
@@ -124,7 +121,6 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(
           'JOIN',
           _changes(mesh__data=8),
           devices=4,
-          environment=compiling.cache_environment(compiled_programs),
       )
   )
   assert run_folder.load_config(moving).mesh.data == 8

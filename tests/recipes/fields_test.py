@@ -459,6 +459,7 @@ def test_a_missing_field_is_named():
 def test_an_old_config_is_read_without_the_fields_that_are_gone():
   fields = recipes.resolve(recipes.digits('rmt_compact')).to_dict()
   fields['mesh']['fsdp'] = 4
+  fields['data']['storage'] = 'device'
   fields['model'] |= {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
   fields |= {'attention_impl': 'banded', 'depthwise_impl': 'shift'}
   del fields['nan_policy'], fields['augment']
@@ -466,6 +467,7 @@ def test_an_old_config_is_read_without_the_fields_that_are_gone():
   assert 'fsdp' not in config.mesh and 'augment' in config
   assert config.nan_policy == 'stop' and 'attention_impl' not in config
   assert config.model.widths == (16, 32, 48, 64)
+  assert config.data.storage == 'memory'
 
 
 @pytest.mark.parametrize(

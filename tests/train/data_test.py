@@ -133,6 +133,9 @@ def test_slices_that_overlap_are_a_line(root):
   }
   (line,) = checks.overlaps(splits)
   assert line == 'warning: 5 records of val are also in train'
+  splits['val'] = datasets.open_source('own', 'train[19:]', str(root))
+  (line,) = checks.overlaps(splits)
+  assert line == 'warning: 1 record of val is also in train'
   splits['val'] = datasets.open_source('own', 'train[20:]', str(root))
   assert not list(checks.overlaps(splits))
 

@@ -20,7 +20,7 @@ _VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory, described in report.json.'
 _CLASSES, _FILES = 'class names', 'names and sizes of files'
-_PLACES = 'images', 'boxes', 'label_images'  # whose files are compared
+_PLACES = 'images', 'boxes', 'label_images'  # Their files are compared.
 # TFDS has a folder 'downloads' next to its data sets.
 _TAKEN = (*datasets.NAMES, *prepared.BY_NAME, 'downloads')
 
