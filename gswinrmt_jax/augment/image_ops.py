@@ -210,7 +210,8 @@ def mean_luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b 1 1 1']:
   """Returns the mean luma of the image, rounded half up."""
   pixels = image.shape[1] * image.shape[2]
   total = luma(image).sum(axis=(1, 2), keepdims=True, dtype=jnp.int32)
-  return (2 * total + pixels) // (2 * pixels)
+  whole, rest = jnp.divmod(total, pixels)  # int32 does not hold 2 * total
+  return whole + (2 * rest + pixels) // (2 * pixels)
 
 
 def smooth(image: UInt8[Array, 'b h w 3']) -> Levels:

@@ -28,7 +28,7 @@ from gswinrmt_jax.data import records
 from gswinrmt_jax.data.records import Arrays, Decoded
 from gswinrmt_jax.errors import UserError
 
-_VERSION = 3  # of the decoding and the files; part of the hash
+_VERSION = 4  # of the decoding and the files; part of the hash
 _INSTEAD = 'or set config.data.storage to memory or decode'
 
 

@@ -9,6 +9,7 @@ STD = (0.229, 0.224, 0.225)
 NUM_CLASSES = 1000
 IMAGE_SIZE = (224, 224)
 CROP = 224 / 256  # side of evaluation's crop / side of the resized image
+TOKEN_LABEL_CROP = 0.96  # the same of the release's models with token labels
 
 
 @functools.cache

@@ -334,7 +334,7 @@ def fit(
   if not crop:
     return np.asarray(image.resize((width, height), _BICUBIC))
   image = _not_too_thin(image)
-  across, down = round(width / crop), round(height / crop)
+  across, down = int(width / crop), int(height / crop)  # as in timm
   # In integers, rounded down, as in torchvision.
   if across * image.height >= down * image.width:
     resized = across, max(down, across * image.height // image.width)

@@ -116,7 +116,7 @@ def _images(card):
         f'images of any size, trained {trained} {size}'
     )
   if card.crop:
-    height, width = (round(side / card.crop) for side in card.image_size)
+    height, width = (int(side / card.crop) for side in card.image_size)
     how = f'cut from the middle of an image resized to cover {height} x {width}'
   else:
     how = 'to which an image is resized, ignoring aspect ratio'

@@ -203,6 +203,10 @@ class BatchNorm(nn.Module):
 
   The running variance is updated with the unbiased batch variance. Statistics
   are those of the global batch, for any number of devices, in two passes.
+
+  Raises:
+    ValueError: In training, if each channel has a single value, whose variance
+      is 0: evaluation would differ from training without bounds.
   """
 
   @nn.compact
@@ -221,6 +225,11 @@ class BatchNorm(nn.Module):
     running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
     mean, var = running_mean.value, running_var.value
     if train:
+      if x.size == x.shape[-1] and not self.is_initializing():
+        raise ValueError(
+            'BatchNorm needs more than one value per channel in training: take '
+            'batches of two images or more, or larger images'
+        )
       mean, var = ops.batch_statistics(x, extents)
       if not self.is_initializing():
         count = padding.count(x, extents)

@@ -470,7 +470,10 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.b2': _common(
         0.999, 'decay of the second moment of Adam', below=1
     ),
-    'optimizer.eps': _common(1e-8, "added to the denominator of Adam's update"),
+    # Without it, a gradient of 0 would be divided by 0.
+    'optimizer.eps': _common(
+        1e-8, "added to the denominator of Adam's update", at_least=1e-30
+    ),
 }
 
 # When the model reads its fields, of a resolved config; others: always.

@@ -14,7 +14,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import checks
 from gswinrmt_jax.distributed import processes
-from gswinrmt_jax.errors import interruption
+from gswinrmt_jax.errors import interruption, UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import dataset_record, metrics_log, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
@@ -234,6 +234,7 @@ def _open(config, folder, terminal):
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
   )
+  _check_batch(config, model.arch.stride, data.train.image_shape)
   if recipes.task(config) == 'detection':
     for line in checks.object_sizes(data.train, model.head.smallest_anchor):
       terminal.say(line)
@@ -257,3 +258,13 @@ def _open(config, folder, terminal):
     run_folder.write_config(folder, config, replace=False)
     run.images.write(folder)
   return run
+
+
+def _check_batch(config, stride, image_shape):
+  """Refuses batches in which a BatchNorm would see one value per channel."""
+  pooled = config.segmenter.head == 'uper' or max(image_shape[:2]) <= stride
+  if pooled and config.batch_size == 1:
+    raise UserError(
+        'config.batch_size is 1: it must be at least 2, since the model has a '
+        'BatchNorm that would see a single value per channel'
+    )

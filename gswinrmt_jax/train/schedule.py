@@ -45,7 +45,8 @@ class Schedule:
   def epoch_of(self, step: int) -> int:
     """Returns the epoch of a step, both counted from 1."""
     epoch = -(-step * self.batch_size // self.num_examples)
-    return min(epoch, self.num_epochs)
+    # If batches are larger than epochs, a step may end several.
+    return self.validated_epochs.get(step, min(epoch, self.num_epochs))
 
   @property
   def total_steps(self) -> int:

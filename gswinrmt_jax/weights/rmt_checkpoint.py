@@ -228,6 +228,9 @@ def recognise(
   name = _name(fields)
   if dense is None and num_classes == imagenet.NUM_CLASSES:
     class_names = imagenet.classes()
+  images = dict(_IMAGES[create.task(dense)])
+  if fields.get('dense_head'):
+    images['crop'] = imagenet.TOKEN_LABEL_CROP
   return card_lib.Card(
       name=name,
       fields=factory.resolve(name, fields),
@@ -236,7 +239,7 @@ def recognise(
       dense=dense,
       mean=imagenet.MEAN,
       std=imagenet.STD,
-      **_IMAGES[create.task(dense)],
+      **images,
   )
 
 

@@ -122,6 +122,12 @@ def _noise(b, h=9, w=13):
   return rng.integers(0, 256, (b, h, w, 3), dtype=np.uint8)
 
 
+def test_mean_luma_of_a_large_image():
+  """The sum of 4.41 million whites fits into int32, its double does not."""
+  white = jnp.full((1, 2100, 2100, 3), 255, jnp.uint8)
+  assert image_ops.mean_luma(white).item() == 255
+
+
 def test_mean_luma_rounds_half_up():
   image = _noise(5)
   image[3] //= 3

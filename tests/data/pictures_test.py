@@ -195,6 +195,21 @@ def test_the_middle_is_rounded_to_even(side, first):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(
+    ('crop', 'resized'), [(0.875, 256), (0.9, 248), (0.95, 235), (0.96, 233)]
+)
+def test_the_size_before_the_crop_is_rounded_down(crop, resized, monkeypatch):
+  sizes, resize = [], PIL.Image.Image.resize
+
+  def measured(self, size, *how):
+    sizes.append(size)
+    return resize(self, size, *how)
+
+  monkeypatch.setattr(PIL.Image.Image, 'resize', measured)
+  pictures.fit(PIL.Image.new('RGB', (300, 300)), (224, 224), crop)
+  assert sizes == [(resized, resized)]
+
+
 def test_without_a_crop_all_of_the_picture_is_squeezed():
   noise = np.random.default_rng(1).integers(0, 255, (30, 50, 3), np.uint8)
   picture = PIL.Image.fromarray(noise)

@@ -58,10 +58,11 @@ def test_by_hand():
   np.testing.assert_allclose(stats['var'], [0.9 * 20 + 0.1 * 14 / 3], rtol=1e-6)
 
 
-def test_a_single_value_does_not_divide_by_zero():
-  y, stats = _train(jnp.full((1, 1, 1, 1), 3.0))
-  np.testing.assert_array_equal(y, jnp.zeros((1, 1, 1, 1)))
-  np.testing.assert_allclose(stats['var'], [0.9], rtol=1e-6)
+def test_a_single_value_has_no_variance():
+  with pytest.raises(ValueError, match='more than one value per channel'):
+    _train(jnp.full((1, 1, 1, 2), 3.0))
+  _, stats = _train(jnp.full((2, 1, 1, 2), 3.0))
+  np.testing.assert_allclose(stats['var'], [0.9] * 2, rtol=1e-6)
 
 
 def test_how_they_start():

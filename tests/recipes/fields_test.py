@@ -392,6 +392,7 @@ def test_every_field_is_declared_once():
         ('optimizer.learning_rate', 1e39, 'must be a number'),
         ('optimizer.weight_decay', -0.05, 'must be at least 0'),
         ('optimizer.b1', 1.0, 'below 1'),
+        ('optimizer.eps', 0.0, 'at least 1e-30'),
         ('optimizer.schedule', 'cosin', "must be 'cosine' or 'epochs' or 'po"),
         ('optimizer.warmup_steps', 3, 'one of them must be 0'),
         ('optimizer.decay', 'norms', "must be 'kernels' or 'all' or 'not_no"),

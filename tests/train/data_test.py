@@ -29,6 +29,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import run as run_lib
 from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import load as weights
 
@@ -359,3 +360,16 @@ def test_a_split_that_is_not_there_is_told_first(split, own_root, monkeypatch):
   with pytest.raises(UserError, match=rf"{split}: own has no split 'tset'"):
     train_loop.train(recipe, own_root / 'run')
   assert not (own_root / 'run').exists()
+
+
+def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
+  """The digits have 8 x 8 pixels, and the last map one value."""
+  config = recipes.digits('rmt_compact')
+  config.batch_size = 1
+  with pytest.raises(UserError, match='batch_size is 1: it must be at least 2'):
+    with tiny_parts.open_run(config, tmp_path / 'run'):
+      pass
+  run_lib._check_batch(config, 4, (8, 8, 3))
+  config.segmenter.head = 'uper'
+  with pytest.raises(UserError, match='a BatchNorm that would see'):
+    run_lib._check_batch(config, 4, (8, 8, 3))

@@ -113,3 +113,8 @@ def test_metrics_are_read_before_every_checkpoint():
 def test_the_epoch_of_a_step():
   found = schedule_lib.from_config(_config(), 10)
   assert [found.epoch_of(step) for step in (2, 3, 5, 15)] == [1, 2, 2, 6]
+
+
+def test_a_step_that_ends_several_epochs_is_of_the_last():
+  found = schedule_lib.Schedule(100, 128, 5, 5, 1, 50)
+  assert [found.epoch_of(step) for step in (1, 2, 3)] == [2, 3, 5]

@@ -197,10 +197,12 @@ def test_a_dense_head_is_seen(plain, expected):
   """A linear layer on the last stage, `aux_head` in the released code."""
   arrays = _state_dict(plain, num_classes=7)
   width = named.MODELS[plain].widths[-1]
+  assert rmt_checkpoint.recognise(arrays).crop == 0.875
   arrays = arrays | {'aux_head.weight': np.zeros((7, width))}
   found = rmt_checkpoint.recognise(arrays)
   assert (found.name, found.num_classes) == (expected, 7)
   assert found.fields == factory.resolve(expected, {'dense_head': True})
+  assert found.crop == 0.96
 
 
 def test_another_size_needs_its_full_stages():
