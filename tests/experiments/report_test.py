@@ -128,19 +128,38 @@ def test_retention_without_layer_scale(page):
 
 
 def test_rmt_at_twice_the_rate(page):
-  part = page.partition('**RMT at twice the rate')[2]
-  part = ' '.join(part.partition('```')[0].split())
-  runs = [
+  part = page.partition('**RMT at twice the rate')[2].partition('```')[0]
+  fast, usual, fast_retention, usual_retention = runs = [
       results.read(ROOT / 'results' / f'cifar10_{name}.json')
       for name in ('rmt_6e4', 'rmt', 'retention_6e4', 'retention')
   ]
-  assert runs[0].config.optimizer.learning_rate == 6e-4
-  assert f'to epoch {runs[0].epoch} of {runs[0].config.num_epochs}' in part
-  for first, last in ((8, 12), (16, 20), (26, 30), (30, 34)):
+  assert fast.config.optimizer.learning_rate == 6e-4
+  for rate, run in (('6e-4', fast), ('3e-4', usual)):
+    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
+    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
+    assert f'| {rate} | {row} |' in part
+  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
     means = [_mean(run.curve, first, last) for run in runs]
     gains = means[0] - means[1], means[2] - means[3]
     row = ' | '.join(f'{value:.2f}' for value in (*means, *gains))
     assert f'| {first} to {last} | {row} |' in part
+  text = ' '.join(part.split())
+  ahead, behind = (
+      [
+          f'{100 * (score(one) - score(other)):.2f}'
+          for score in (lambda run: run.curve[50], lambda run: run.test_score)
+      ]
+      for one, other in ((fast_retention, fast), (usual, usual_retention))
+  )
+  said = 'ahead of RMT by {} points at epoch 50 and {} points on the test'
+  assert said.format(*ahead) in text
+  assert f'behind by {" and ".join(behind)}.' in text
+  scores = np.array([fast_retention.test_score, fast.test_score])
+  error = 100 * np.sqrt((scores * (1 - scores)).sum() / 10_000)
+  assert f'a standard error of {error:.2f} points' in text
+  above = [100 * run.curve[50] - 85.98 for run in (fast, usual)]
+  assert f'{above[0]:.2f} points above the paper' in text
+  assert f'at epoch 50 instead of {above[1]:.2f}' in text
 
 
 def _mean(curve, first, last):
