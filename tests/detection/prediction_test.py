@@ -29,7 +29,7 @@ def _noise(height, width):
 
 
 def _weights():
-  return tiny_detectors.weights('mask', name='rmt_swin_t', fit_within=(96, 64))
+  return tiny_detectors.weights('mask', fit_within=(96, 64))
 
 
 @pytest.fixture(name='loaded', scope='module')
