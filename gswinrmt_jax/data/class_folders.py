@@ -82,7 +82,8 @@ def find(
     for name in classes[split]:
       skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
       found = list(image_paths.find(root, below, skipped))
-      if not found and split == first and not pool:
+      needed = train or split == 'train'
+      if not found and split == first and needed and not pool:
         there = collections.listed(skipped)
         only = f', only {there}' * bool(there)
         look = ', or look at the suffixes of its files' * bool(there)
@@ -284,10 +285,14 @@ def _read(root, times):
     named = split_folders(root, Counter(), train=False).values()
     return found, _without_train(root, named)
   elif 'val' not in found.splits:
-    tested = {k: v for k, v in found.splits.items() if k == 'test'}
-    found.splits = {UNDIVIDED: found.splits['train']}
-    collections.divide(found, {'val': None, 'test': 0}, None)
-    found.splits |= tested
+    whole = found.splits
+    found.splits = {UNDIVIDED: whole['train']}
+    try:
+      collections.divide(found, {'val': None, 'test': 0}, None)
+    except UserError as error:
+      found.splits = whole
+      return found, str(error)
+    found.splits |= {k: v for k, v in whole.items() if k == 'test'}
     found.notes.append(f'val is {held_out}')
   collections.check(found)
   return found, ''

@@ -23,6 +23,8 @@ VOID = 255  # the label of a pixel that has no class
 MAX_CLASSES = 254  # of pixels
 _UNKNOWN = 254  # marks a value that is neither a class nor void
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
+# Where Pillow looks for an orientation.
+_WITH_ORIENTATION = 'exif', 'Raw profile type exif', 'XML:com.adobe.xmp', 'xmp'
 _ORIENTATION = 0x0112  # EXIF tag
 # What undoes its values; others do nothing.
 _TURNS = {
@@ -282,7 +284,12 @@ def _upright(image):
     turn = _TURNS.get(image.getexif().get(_ORIENTATION))
   except Exception:  # Parsers raise many types.
     turn = None
-  return (image if turn is None else image.transpose(turn)), turn is not None
+  if turn is None:
+    return image, False
+  image = image.transpose(turn)  # It keeps the metadata, and is not to be
+  for name in _WITH_ORIENTATION:  # turned again if it is given to a model.
+    image.info.pop(name, None)
+  return image, True
 
 
 def _to_rgb(image):

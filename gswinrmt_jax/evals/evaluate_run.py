@@ -89,7 +89,7 @@ def evaluate_run(
   records = _open_records(weights, name, taken, data_dir, size)
   if (
       recipe
-      and not data
+      and name == recipe.data.name
       and dataset_record.is_other(weights.folder, split, taken, records.source)
   ):
     terminal.say(
@@ -277,8 +277,9 @@ def report_path(
   if weights.recipe is None:
     folder = pathlib.Path()
     source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
+    kept = 3 if source.is_file() else 2
     source = source.with_suffix('') if source.is_file() else source
-    words = [*source.parts[-2:], data]
+    words = [*source.parts[-kept:], data]
   elif out is not None:
     words = [*folder.absolute().parts[-2:], data]
   elif data == weights.recipe.data.name:

@@ -67,6 +67,9 @@ def write(
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
     figures['gate.png'] = _gate(maps, pixels)
+  # Of another model's picture in this directory.
+  for name in {'decay_kernels.png', 'gate.png'} - figures.keys():
+    (directory / name).unlink(missing_ok=True)
   return [
       _save(directory / name, figure, title) for name, figure in figures.items()
   ]

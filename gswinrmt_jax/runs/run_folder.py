@@ -109,7 +109,10 @@ def check_same(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    remove, advice = '', ' (--workdir=auto names one by what was changed)'
+    remove, advice = (
+        '',
+        ' (--workdir=auto names one by what the command changes)',
+    )
     if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
       remove = 'delete it, since no step of it was saved, or '
     elif any(one.startswith('data.name is ') for one in differing):

@@ -76,6 +76,8 @@ class Run:
     if processes.is_first():
       run_folder.write_config(self.folder, self.config)
       run_folder.record_start(self.folder, self.config, start)
+      if not start:  # of a run whose checkpoints and log were removed
+        (self.folder / 'summary.json').unlink(missing_ok=True)
     return MetricsLog(
         self.folder,
         step=start,
@@ -234,7 +236,7 @@ def _open(config, folder, terminal):
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
   )
-  _check_batch(config, model.arch.stride, data.train.image_shape)
+  _check_batch(config, model, data.train.image_shape)
   if recipes.task(config) == 'detection':
     for line in checks.object_sizes(data.train, model.head.smallest_anchor):
       terminal.say(line)
@@ -260,10 +262,15 @@ def _open(config, folder, terminal):
   return run
 
 
-def _check_batch(config, stride, image_shape):
+def _check_batch(config, model, image_shape):
   """Refuses batches in which a BatchNorm would see one value per channel."""
-  pooled = config.segmenter.head == 'uper' or max(image_shape[:2]) <= stride
-  if pooled and config.batch_size == 1:
+  if config.batch_size > 1:
+    return
+  trained = config.optimizer.freeze != 'backbone'
+  small = trained and max(image_shape[:2]) <= model.arch.stride
+  if config.segmenter.head == 'uper' or (
+      small and factory.variable_shapes(model).get('batch_stats')
+  ):
     raise UserError(
         'config.batch_size is 1: it must be at least 2, since the model has a '
         'BatchNorm that would see a single value per channel'

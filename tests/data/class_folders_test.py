@@ -126,6 +126,24 @@ def test_images_that_do_for_evaluation_alone(folders, said, tmp_path):
     _recipe(name)
 
 
+def test_a_train_too_small_to_divide_keeps_its_test(tmp_path):
+  _write(tmp_path, 'train/a', 'train/b', count=3)
+  _write(tmp_path, 'test/a', 'test/b', count=10)
+  found = class_folders.read(tmp_path, train=False)
+  assert [*map(len, found.splits.values())] == [6, 20]
+  with pytest.raises(UserError, match='val would get nothing'):
+    class_folders.read(tmp_path)
+
+
+def test_a_class_without_images_does_for_evaluation(tmp_path):
+  _write(tmp_path, 'a', 'b', count=3)
+  (tmp_path / 'c').mkdir()
+  found = class_folders.read(tmp_path, train=False)
+  assert found.class_names == ('a', 'b', 'c') and len(found.images) == 6
+  with pytest.raises(UserError):
+    class_folders.read(tmp_path)
+
+
 def test_one_class_in_two_spellings_is_refused(tmp_path):
   names = [unicodedata.normalize(form, 'é') for form in ('NFC', 'NFD')]
   _write(tmp_path, *names)

@@ -20,7 +20,7 @@ import random_variables
 from gswinrmt_jax import terminal as terminal_lib
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, pictures
 from gswinrmt_jax.deploy import classifier, load
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import load as weights_lib
@@ -150,6 +150,8 @@ def test_an_opened_image_is_seen_as_its_file_is(loaded, tmp_path):
   for name, (image, options) in files.items():
     image.save(tmp_path / name, **options)
     want = loaded.pixels(tmp_path / name)
+    read = pictures.read(tmp_path / name)
+    np.testing.assert_array_equal(loaded.pixels(read), want, err_msg=name)
     with PIL.Image.open(tmp_path / name) as opened:
       before, turn = opened.copy(), opened.getexif().get(0x0112)
       np.testing.assert_array_equal(loaded.pixels(opened), want, err_msg=name)

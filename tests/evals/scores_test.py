@@ -319,6 +319,8 @@ def test_data_that_have_changed_since_the_run_are_told(run, tmp_path):
   record['splits']['val']['content'] = 'another'
   (run / 'data.json').write_text(json.dumps(record))
   assert told in _evaluate(run, split='val')[1]
+  name = json.loads((run / 'config.json').read_text())['data']['name']
+  assert told in _evaluate(run, split='val', data=name)[1]
   assert 'warning' not in _evaluate(run, split='test')[1]
 
 
@@ -392,6 +394,18 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
   )
   _evaluate(run, data_dir='elsewhere')
   assert seen == ['elsewhere']
+
+
+def test_exports_of_two_runs_have_reports_of_their_own(tmp_path):
+  weights = types.SimpleNamespace(recipe=None, step=None, which=None)
+  weights.folder, names = tmp_path, set()
+  for run in ('a', 'b'):
+    path = tmp_path / run / 'export' / 'model.safetensors'
+    path.parent.mkdir(parents=True)
+    path.touch()
+    found = evaluate_run.report_path('evaluation', path, weights, 'd', 'test')
+    names.add(found.name)
+  assert 'evaluation_a_export_model_d_test.json' in names and len(names) == 2
 
 
 def test_every_slice_has_a_report_of_its_own():

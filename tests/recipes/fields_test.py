@@ -461,6 +461,7 @@ def test_an_old_config_is_read_without_the_fields_that_are_gone():
   fields = recipes.resolve(recipes.digits('rmt_compact')).to_dict()
   fields['mesh']['fsdp'] = 4
   fields['data']['storage'] = 'device'
+  fields['optimizer']['eps'] = 0.0
   fields['model'] |= {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
   fields |= {'attention_impl': 'banded', 'depthwise_impl': 'shift'}
   del fields['nan_policy'], fields['augment']
@@ -468,7 +469,7 @@ def test_an_old_config_is_read_without_the_fields_that_are_gone():
   assert 'fsdp' not in config.mesh and 'augment' in config
   assert config.nan_policy == 'stop' and 'attention_impl' not in config
   assert config.model.widths == (16, 32, 48, 64)
-  assert config.data.storage == 'memory'
+  assert config.data.storage == 'memory' and config.optimizer.eps == 1e-30
 
 
 @pytest.mark.parametrize(

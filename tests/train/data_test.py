@@ -363,13 +363,17 @@ def test_a_split_that_is_not_there_is_told_first(split, own_root, monkeypatch):
 
 
 def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
-  """The digits have 8 x 8 pixels, and the last map one value."""
+  """The digits have 32 x 32 pixels, and the last map one value."""
   config = recipes.digits('rmt_compact')
   config.batch_size = 1
   with pytest.raises(UserError, match='batch_size is 1: it must be at least 2'):
     with tiny_parts.open_run(config, tmp_path / 'run'):
       pass
-  run_lib._check_batch(config, 4, (8, 8, 3))
+  model = recipes.make_model(config, 10, (32, 32, 3))
+  run_lib._check_batch(config, model, (64, 64, 3))
+  with config.unlocked():
+    config.optimizer.freeze = 'backbone'
+  run_lib._check_batch(config, model, (32, 32, 3))
   config.segmenter.head = 'uper'
   with pytest.raises(UserError, match='a BatchNorm that would see'):
-    run_lib._check_batch(config, 4, (8, 8, 3))
+    run_lib._check_batch(config, model, (64, 64, 3))

@@ -416,3 +416,11 @@ def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)
+
+
+@pytest.mark.parametrize('start', [0, 6])
+def test_a_run_that_starts_anew_has_no_summary_of_another(start, tmp_path):
+  with tiny_parts.open_run(tiny_parts.recipe(), tmp_path / 'run') as run:
+    (run.folder / 'summary.json').write_text('{}')
+    run.start_log(start).close()
+  assert (tmp_path / 'run' / 'summary.json').exists() == bool(start)
