@@ -207,10 +207,10 @@ def luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w 1']:
 
 
 def mean_luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b 1 1 1']:
-  """Returns the mean luma of the image, rounded half up."""
+  """Returns the mean luma of at most 8.4 million pixels, rounded half up."""
   pixels = image.shape[1] * image.shape[2]
   total = luma(image).sum(axis=(1, 2), keepdims=True, dtype=jnp.int32)
-  whole, rest = jnp.divmod(total, pixels)  # int32 does not hold 2 * total
+  whole, rest = jnp.divmod(total, pixels)  # 2 * total may exceed int32.
   return whole + (2 * rest + pixels) // (2 * pixels)
 
 

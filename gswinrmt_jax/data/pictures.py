@@ -286,8 +286,9 @@ def _upright(image):
     turn = None
   if turn is None:
     return image, False
-  image = image.transpose(turn)  # It keeps the metadata, and is not to be
-  for name in _WITH_ORIENTATION:  # turned again if it is given to a model.
+  image = image.transpose(turn)
+  # Pillow keeps the metadata: given to a model, the image would turn again.
+  for name in _WITH_ORIENTATION:
     image.info.pop(name, None)
   return image, True
 

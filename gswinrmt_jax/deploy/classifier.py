@@ -306,7 +306,7 @@ class LoadedClassifier(LoadedModel):
 def _size_of(count):
   """Returns the size of the batches of so many images, a power of two.
 
-  Each size is compiled, which takes 5 s for `cifar10_small` on two CPU cores.
+  Each size is compiled, which took 5 s for `cifar10_small` on two busy cores.
   """
   return min(_BATCH, 2 ** (count - 1).bit_length())
 

@@ -62,17 +62,20 @@ def write(
       'grad_cam.png': _grad_cam(
           maps, pixels, class_name or f'class {maps.label}'
       ),
+      'decay_kernels.png': None,
+      'gate.png': None,
   }
   if maps.stages[0].kernel is not None:
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
     figures['gate.png'] = _gate(maps, pixels)
-  # Of another model's picture in this directory.
-  for name in {'decay_kernels.png', 'gate.png'} - figures.keys():
-    (directory / name).unlink(missing_ok=True)
-  return [
-      _save(directory / name, figure, title) for name, figure in figures.items()
-  ]
+  written = []
+  for name, figure in figures.items():
+    if figure is None:  # Another model's may be there.
+      (directory / name).unlink(missing_ok=True)
+    else:
+      written.append(_save(directory / name, figure, title))
+  return written
 
 
 def _reach(maps, pixels):

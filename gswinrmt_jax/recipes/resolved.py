@@ -215,7 +215,8 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
     group.pop(name, None)
   if fields['data']['storage'] in ('device', 'auto'):  # of earlier versions
     fields['data']['storage'] = 'memory'
-  if not fields['optimizer']['eps']:
+  eps = fields['optimizer']['eps']
+  if isinstance(eps, float) and eps == 0:  # as earlier versions allowed
     fields['optimizer']['eps'] = 1e-30
   try:
     return resolve(ml_collections.ConfigDict(fields))
