@@ -36,8 +36,8 @@ def find(
 
   `root` has train/ and any of val/ and test/ with a folder for each class, or
   the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
-  names of the class folders, sorted by code point. A class folder may have
-  images at any depth. Hidden files are skipped.
+  names of the class folders in their composed form (NFC), sorted by code point.
+  A class folder may have images at any depth. Hidden files are skipped.
 
   Args:
     root: The folder.
@@ -58,7 +58,8 @@ def find(
   }
   first = next(iter(parts))  # train, or undivided
   own = classes[first]
-  names = sorted(set().union(*classes.values()))
+  names = set().union(*classes.values())
+  names = sorted(sorted(names), key=image_paths.composed)
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
     hint = ''

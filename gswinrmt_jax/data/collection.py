@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
+from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
 
@@ -245,12 +246,14 @@ def divide(
 
 
 def _drawn(image: ImageFile, seed: int) -> bytes:
-  return hashlib.sha256(f'{seed}:{image.file_name}'.encode()).digest()
+  name = image_paths.composed(image.file_name)
+  return hashlib.sha256(f'{seed}:{name}'.encode()).digest()
 
 
 def rank(image: ImageFile) -> bytes:
   """Returns the key by which records are ordered, a hash of the file name."""
-  return hashlib.blake2b(image.file_name.encode(), digest_size=16).digest()
+  name = image_paths.composed(image.file_name)
+  return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def some(names: Sequence[str]) -> str:

@@ -138,7 +138,7 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
 
 
 def composed(name: str) -> str:
-  """Returns a name with umlauts of one character; those of a Mac have two."""
+  """Returns a name with accents in one character (NFC); a Mac's have two."""
   return unicodedata.normalize('NFC', name)
 
 

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import batches, class_folders, datasets, pictures
+from gswinrmt_jax.data import (
+    batches,
+    class_folders,
+    datasets,
+    image_paths,
+    pictures,
+)
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import data as data_lib
 
@@ -142,6 +148,18 @@ def test_a_class_without_images_does_for_evaluation(tmp_path):
   assert found.class_names == ('a', 'b', 'c') and len(found.images) == 6
   with pytest.raises(UserError):
     class_folders.read(tmp_path)
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_a_copy_in_a_mac_spelling_has_the_same_order(split, tmp_path):
+  read = []
+  for form in ('NFC', 'NFD'):
+    names = [unicodedata.normalize(form, each) for each in ('é', 'f')]
+    root = _write(tmp_path / form, *names, count=20)
+    source = datasets.open_source(str(root), split)
+    keys = [source.key(row) for row in range(len(source))]
+    read.append([list(map(image_paths.composed, keys)), *source.label])
+  assert read[0] == read[1]
 
 
 def test_one_class_in_two_spellings_is_refused(tmp_path):
