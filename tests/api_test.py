@@ -47,18 +47,6 @@ def test_every_public_function_is_visible_and_explained():
     assert 'Args:' in text and ('Raises:' in text or name == 'list_models')
 
 
-def test_models_are_listed():
-  names = gswinrmt_jax.list_models()
-  assert len(names) == 16 and names == sorted(names)
-  assert gswinrmt_jax.list_models('*_compact') == [
-      'retention_compact',
-      'rmt_compact',
-      'swat_compact',
-  ]
-  assert 'digits_small' in gswinrmt_jax.list_models(pretrained=True)
-  assert gswinrmt_jax.list_models('rmt_*', pretrained=True) == []
-
-
 def test_init_equals_flaxs_own(model, variables, images):
   """Bit for bit, although Flax runs the whole model to initialise it."""
   want = model.init(jax.random.key(1), images[:1], train=False)

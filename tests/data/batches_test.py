@@ -297,7 +297,7 @@ def test_storages_give_the_same_batches(root):
 @pytest.mark.parametrize('workers', [0, 1])
 def test_a_damaged_record_is_named_in_the_middle_of_it(root, workers):
   records = _load(root, 'val', storage='decode', workers=workers)
-  said = r'record \d of .val. \(bee/bad\.jpg\) is'
+  said = r'own: record \d of .val. \(bee/bad\.jpg\) is'
   with pytest.raises(UserError, match=said):
     take(9, records, batch_size=1, seed=0)
 

@@ -125,10 +125,6 @@ def test_what_cannot_be_a_data_set(arguments, said):
     collections.check(_made(**arguments))
 
 
-def test_what_can():
-  collections.check(_made(('à la carte', '猫'), (1, 0), val=(1,)))
-
-
 def test_the_order_of_records_is_what_it_always_was():
   """A slice of a split holds the images that it had in earlier versions."""
   files = [ImageFile(f'{k}/{i}.jpg', 0) for k in 'ab' for i in range(3)]

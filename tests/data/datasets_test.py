@@ -315,14 +315,6 @@ def test_a_source_is_one_of_grain(tmp_path):
   assert found == [0, 0, 1, 1, 2, 2]
 
 
-def test_damage_is_named(tmp_path):
-  examples = folder_data.examples(3)
-  examples[1] = ('bee/bad.jpg', examples[1][1][:200], 1)
-  source = _open(tmp_path, examples)
-  with pytest.raises(UserError, match=r"own: record \d of 'train' \(bee/bad"):
-    [source[row] for row in range(3)]
-
-
 def test_no_label_is_named(tmp_path):
   examples = folder_data.examples(3)
   examples[1] = (*examples[1][:2], -1)

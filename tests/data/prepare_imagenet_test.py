@@ -78,8 +78,14 @@ def _val_tar(root):
   (root / 'ILSVRC2012_img_val.tar').write_bytes(content)
 
 
-@pytest.mark.parametrize('train', [_train_folders, _train_tars, _train_tar])
-@pytest.mark.parametrize('val', [_val_folders, _val_flat, _val_tar])
+@pytest.mark.parametrize(
+    ('train', 'val'),
+    [
+        (_train_folders, _val_folders),
+        (_train_tars, _val_flat),
+        (_train_tar, _val_tar),
+    ],
+)
 def test_every_form_gives_the_same(train, val, tmp_path):
   train(tmp_path)
   val(tmp_path)

@@ -7,7 +7,6 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-import random_variables
 import released_rmt
 import torch_pickles
 
@@ -16,7 +15,6 @@ from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import load
 
 
@@ -153,24 +151,3 @@ def test_arguments_are_checked(capsys):
 def test_a_stage_that_is_not_there(checkpoint, tmp_path):
   with pytest.raises(UserError, match='are not in 1 to 4'):
     _convert(checkpoint, tmp_path / 'a', full_stages=(5,))
-
-
-def test_a_run_can_start_from_it(folder):
-  """With another number of classes and another image size."""
-  model = released_rmt.model().clone(num_classes=4)
-  fresh = random_variables.nested(model, (1, 40, 48, 3))
-  moved, report = fine_tuning.transfer(fresh, load.load(folder).variables)
-  anew = [line.split()[2] for line in report if line.startswith('randomly')]
-  assert sorted(anew) == ['params/head/bias', 'params/head/kernel']
-  assert (
-      'randomly initialised: params/head/bias (is (10,) in the weights, (4,) '
-      'here)' in report
-  )
-  np.testing.assert_array_equal(
-      moved['batch_stats']['proj_norm']['var'],
-      released_rmt.state_dict()['norm.running_var'],
-  )
-  np.testing.assert_array_equal(
-      moved['params']['head']['kernel'],
-      fresh['params']['head']['kernel'],
-  )

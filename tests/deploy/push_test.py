@@ -106,7 +106,10 @@ def _found(monkeypatch):
   server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), _Hub)
   server.url = f'http://127.0.0.1:{server.server_port}'
   server.found = _Found()
-  threading.Thread(target=server.serve_forever, daemon=True).start()
+  # Polled often, as `shutdown` waits for the next poll.
+  threading.Thread(
+      target=server.serve_forever, args=(0.02,), daemon=True
+  ).start()
   # The library reads HF_ENDPOINT only when it is imported.
   monkeypatch.setattr(constants, 'ENDPOINT', server.url)
   monkeypatch.setenv('HF_TOKEN', 'hf_secret')

@@ -15,16 +15,14 @@ import random_variables
 
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
 from gswinrmt_jax.models.dense.detector import create_detector
+from gswinrmt_jax.ops.anchors import AnchorGrid
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
 # Of the released detectors' own modules, at 80 classes. The others are in
 # configs_test and main_test.
 _COUNTS = [
-    ('rmt_s', 'retina', 35_650_388),
-    ('rmt_b', 'retina', 62_862_844),
     ('rmt_l', 'retina', 104_419_276),
-    ('rmt_b', 'mask', 72_784_376),
     ('rmt_l', 'mask', 114_054_088),
     ('rmt_b', 'cascade', 110_619_578),
 ]
@@ -177,6 +175,25 @@ def test_boxes_are_drawn_at_random():
     assert rois.valid.all()
     np.testing.assert_array_equal(rois.assigned > 0, [4 * [1] + 12 * [0]] * 2)
     np.testing.assert_array_equal(rois.labels == 3, rois.assigned == 0)
+
+
+def test_proposals_to_train_on_have_numbers_of_their_own():
+  """Of 48 anchors, few compete, or few are proposed."""
+  grid = AnchorGrid(((4, 4),), (8,), (8.0,))
+  found = DenseBoxes(
+      jnp.zeros((1, 48, 1)),
+      jnp.zeros((1, 48, 4)),
+      jnp.asarray(grid.boxes()),
+      jnp.ones((1, 48), bool),
+  )
+  sizes = jnp.array([[32, 32]])
+  for few, many in (('candidates', 'proposals'), ('proposals', 'candidates')):
+    counts = {few: 3, f'train_{few}': 5, many: 9, f'train_{many}': 9}
+    head = create_detector('rmt_t', head='mask', num_classes=3, **counts).head
+    for training, count in ((True, 5), (False, 3)):
+      propose = functools.partial(head.propose, grid=grid, training=training)
+      boxes, _ = jax.eval_shape(propose, found, sizes=sizes)
+      assert boxes.shape == (1, count, 4)
 
 
 def test_rpn_is_trained_on_256_anchors_of_which_half_may_have_objects():

@@ -29,21 +29,26 @@ from gswinrmt_jax.weights import card as card_lib
 )
 def test_recipe_and_card_make_the_same_detector(head, released):
   recipe = recipes.detection('rmt_compact', head)
-  recipe.detector.update(detections=7, candidates=9)
-  recipe.detector.round_extents = 32
+  changed = {'detections': 7, 'candidates': 9, 'anchor_scale': 1.5}
+  if head != 'retina':
+    changed |= {
+        'proposals': 5,
+        'roi_samples': 6,
+        'train_candidates': 3,
+        'train_proposals': 4,
+    }
+  recipe.detector.update(changed | {'round_extents': 32})
   recipes.check_used(recipe, recipe)
   config = recipes.resolve(recipe)
   head_fields = recipes.head_fields(config)
-  wanted = released | {'head': head, 'detections': 7, 'round_extents': 32}
+  wanted = released | changed | {'head': head, 'round_extents': 32}
   assert wanted.items() <= head_fields.items()
   assert recipes.task(config) == 'detection'
   stored = json.loads(json.dumps(config.to_dict()))
   assert recipes.from_json(stored, 'config.json') == config
   model = recipes.make_model(config, 3, (64, 96, 3))
-  assert model.round_extents == 32 and model.head.detections == 7
-  assert model.head.candidates == 9
-  if head != 'retina':
-    assert model.head.proposals == 1000
+  assert model.round_extents == 32
+  assert changed == {name: getattr(model.head, name) for name in changed}
   fields = config.model.to_dict()
   card = card_lib.Card(
       name=fields.pop('name'),
@@ -92,13 +97,6 @@ def test_candidates_are_those_of_the_release():
   for head in ('retina', 'mask', 'cascade'):
     config = recipes.resolve(recipes.detection('rmt_s', head))
     assert recipes.head_fields(config)['candidates'] == 1000
-
-
-def test_the_anchors_have_the_scale_of_the_recipe():
-  recipe = recipes.detection('rmt_compact', 'retina')
-  recipe.detector.anchor_scale = 1.5
-  model = recipes.make_model(recipes.resolve(recipe), 3, (64, 64, 3))
-  assert model.head.anchor_scale == 1.5
 
 
 def test_fields_of_another_head_are_refused():

@@ -143,15 +143,8 @@ def test_export_writes_the_names(tmp_path, monkeypatch):
   assert 'type: mean_average_precision' in card
 
 
-@pytest.mark.parametrize(
-    ('name', 'head'),
-    [
-        ('rmt_t', 'retina'),
-        ('rmt_swin_t', 'cascade'),
-    ],
-)
-def test_half_precision(name, head, tmp_path):
-  found = tiny_detectors.weights(head, name=name)
+def test_half_precision(tmp_path):
+  found = tiny_detectors.weights('retina')
   said = io.StringIO()
   form = 'safetensors-float16'
   path = export.export(found, form, tmp_path / 'out', Terminal(said))

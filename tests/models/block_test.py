@@ -61,22 +61,6 @@ def test_stochastic_depth_drops_whole_branches_of_an_image():
   assert (np.abs(seen / 120 - shares) < 3 * np.sqrt(shares / 120)).all(), seen
 
 
-def test_stochastic_depth_grows_with_the_block():
-  """The rate is p_max i / (L - 1): for 6 blocks 0, .1, .2, .3, .4, .5."""
-  arch = dataclasses.replace(ARCH, depths=(2, 1, 2, 1), drop_path_rate=0.5)
-  rates = [arch.drop_rate(index) for index in range(6)]
-  np.testing.assert_allclose(rates, np.arange(6) / 10)
-  single = architecture.Architecture(
-      widths=(C,),
-      depths=(1,),
-      num_heads=(1,),
-      mlp_ratios=(2.0,),
-      layer_scale=(0.0,),
-      decay_ranges=(4.0,),
-  )
-  assert single.drop_rate(0) == 0
-
-
 def test_switches_of_the_block():
   whole = _params(block.Block(ARCH, 0, False, jnp.float32))
 

@@ -47,7 +47,7 @@ _PRINTED = {'rmt_t': 2.469, 'rmt_s': 4.470, 'rmt_b': 9.699, 'rmt_l': 18.203}
     'name',
     [
         'rmt_t',
-        'rmt_s',
+        pytest.param('rmt_s', marks=pytest.mark.slow),
         pytest.param('rmt_b', marks=pytest.mark.slow),
         pytest.param('rmt_l', marks=pytest.mark.slow),
     ],
@@ -145,7 +145,7 @@ def test_a_window_costs_what_is_in_it():
   assert counts[8]['attention'] == windows
 
 
-def test_flops_and_parameters():
+def test_sums_of_operations():
   counted = cost.Cost(
       parameters=1,
       operations={'convolution': 10, 'linear': 20, 'layer norm': 5},
@@ -153,10 +153,3 @@ def test_flops_and_parameters():
   assert counted.macs == 35 and counted.flops == 65
   counted = cost.Cost(2, {'attention': 7, 'linear': 1})
   assert counted.macs == 8 and counted.macs_without_attention == 1
-  model = gswinrmt_jax.create_model('rmt_compact', num_classes=10)
-  counted = cost.count(model, (32, 32))
-  assert counted.parameters == 11_455_018
-  # A block takes 2 h w C (h + w); map sides are 8, 4, 2, and at last 1.
-  attention = 2 * 2 * 64 * 64 * 16 + 2 * 2 * 16 * 128 * 8 + 6 * 2 * 4 * 256 * 4
-  assert counted.operations['attention'] == attention + 2 * 2 * 512
-  assert counted.macs == 43_231_744

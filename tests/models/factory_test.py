@@ -143,15 +143,6 @@ def test_a_causal_model_is_full_in_every_stage():
     architecture.Architecture(full_stages=(2, 3, 4), **fields)
 
 
-@pytest.mark.parametrize(
-    ('name', 'stages', 'stride'),
-    [('rmt_t', 4, 32), ('rmt_swin_s', 4, 32), ('rmt_deit_s', 1, 16)],
-)
-def test_stages_and_stride(name, stages, stride):
-  arch = named.MODELS[name]
-  assert (arch.stages, arch.stride) == (stages, stride)
-
-
 def test_the_stem_sets_the_strides():
   strides = {(2, 1, 1, 1): 2, (1, 1, 2, 1): 2, (1, 1, 1, 1): 1, (2, 2, 2, 1): 8}
   for stem_strides, first in strides.items():

@@ -9,7 +9,6 @@ tried, the smallest effects were 1.2e-5 (layer norm with an epsilon of 1e-5) and
 
 import functools
 
-from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,6 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax.models import layers
 
 _SIZES = {
     'widths': (16, 24, 32, 48),
@@ -89,17 +87,6 @@ def test_model_agrees_with_the_oracle(name, window, size, depths):
     np.testing.assert_allclose(
         got, want[stage], rtol=0, atol=1e-12, err_msg=stage
     )
-  np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
-
-
-def test_the_equations_alone_do_so_too():
-  """With XLA's convolutions in place of the forms for CPUs."""
-  name, window, size, depths = 'retention_compact', 3, (64, 96), (2, 1, 2, 1)
-  flat, image, want = _case(name, window, size, depths)
-  model = _model(name, window, depths).clone(dtype=jnp.float64)
-  plain = nn.intercept_methods(layers.plain_convolutions)
-  with jax.enable_x64(True), plain:
-    logits, _ = _answer(model, flat, image)
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
 
 

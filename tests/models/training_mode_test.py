@@ -26,10 +26,6 @@ _TRUTH = Truth(
     jnp.ones((2, 1, 12, 12), jnp.uint8),
 )
 _CASES = {
-    'classifier': (
-        gswinrmt_jax.create_model('rmt_t', **_SMALL, head='proj'),
-        {},
-    ),
     'token labels': (
         gswinrmt_jax.create_model(
             'rmt_t', **_SMALL, head='proj', dense_head=True

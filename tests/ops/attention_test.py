@@ -1,12 +1,12 @@
 """Tests the forms of attention against float64 loops and values by hand."""
 
 import functools
+import itertools
 
 import hypothesis
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
-from jax.test_util import check_grads
 import jaxtyping
 import loops
 import numpy as np
@@ -50,18 +50,23 @@ _WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize('form', ops.FORMS)
+# Scores and windows do not depend on the form.
+_OPTIONS = [
+    ('sigmoid', {'window': 3}),
+    ('sigmoid', {'window': 4, 'shift': 2}),
+    ('sigmoid', {'slopes': SLOPES}),
+    ('sigmoid', {'slopes': SLOPES, 'absolute': True, 'window': 4}),
+    ('sigmoid', {'scaled': False}),
+]
+
+
 @pytest.mark.parametrize(
-    'options',
+    ('form', 'options'),
     [
-        {},
-        {'window': 3},
-        {'window': 3, 'shift': 1},
-        {'window': 4, 'shift': 2},
-        {'slopes': SLOPES},
-        {'slopes': SLOPES, 'absolute': True, 'window': 4},
-        {'scaled': False},
-        {'log_decay': None},
+        *itertools.product(
+            ops.FORMS, ({}, {'window': 3, 'shift': 1}, {'log_decay': None})
+        ),
+        *_OPTIONS,
     ],
     ids=str,
 )
@@ -200,19 +205,6 @@ def test_partial_regions_divide_by_the_whole_window(blocks_of_windows):
   )
 
 
-@pytest.mark.parametrize('form', ops.FORMS)
-def test_gradients_by_finite_differences(form):
-  with jax.enable_x64(True):
-    maps = _maps(7, 3, 4, np.float64)
-    tables = jnp.log(jnp.asarray(RATES)), jnp.asarray(SLOPES, float)
-    retain = functools.partial(ops.retention, weigh=ops.FORMS[form])
-    check_grads(
-        jax.jit(functools.partial(retain, window=2, shift=1)),
-        (*maps, *tables),
-        order=1,
-    )
-
-
 @pytest.mark.parametrize('form', ['softmax', 'sigmoid'])
 def test_extreme_scores_stay_finite(form, blocks_of_windows):
   maps = [m * 300 for m in _maps(9)]
@@ -236,10 +228,8 @@ def test_extreme_scores_stay_finite(form, blocks_of_windows):
         (57, 5, 14, 7, 'sigmoid'),  # five windows of a column, whole rows
         # Seven windows of a row, padded on both sides.
         (3, 60, 13, 3, 'sigmoid'),
-        (3, 60, 13, 3, 'softmax'),
         # Blocks of two windows, in columns.
         (49, 28, 7, 3, 'sigmoid'),
-        (49, 28, 7, 3, 'softmax'),
         # Of four, the last of which are all padding.
         (2, 65, 4, 1, 'sigmoid'),
         (2, 65, 4, 1, 'softmax'),

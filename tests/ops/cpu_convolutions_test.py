@@ -109,6 +109,7 @@ def test_plain_convolutions_are_for_every_device():
   for layer in (
       layers.DepthwiseConv(3, jnp.float32),
       layers.Conv(5, 3, jnp.float32),
+      layers.Conv(5, 3, jnp.float32, stride=2),
   ):
     shapes = jax.eval_shape(layer.init, jax.random.key(0), x)
     variables = random_variables.of_shapes(shapes)

@@ -161,7 +161,28 @@ def test_a_segmenter_is_trained_on_pixels(name):
   }
 
 
-@pytest.mark.parametrize('name', [*COUNTS, *NAMED, *SEGMENTERS, *DETECTORS])
+# A smoke run changes every recipe in the same way, so that one recipe of a file
+# and of a task will do.
+@pytest.mark.parametrize(
+    'name',
+    [
+        name
+        for name in (*COUNTS, *NAMED, *SEGMENTERS, *DETECTORS)
+        if name
+        not in (
+            'imagenet_rmt:s',
+            'imagenet_rmt:b',
+            'imagenet_rmt:l',
+            'imagenet_rmt:b,token_label',
+            'imagenet_rmt:l,token_label',
+            'camvid:retention',
+            'camvid:swat',
+            'camvid:conv',
+            'bccd:retention',
+            'bccd:swat',
+        )
+    ],
+)
 def test_its_smoke_run_builds(name):
   tail = ',smoke' if ':' in name else ':smoke'
   assert _parameters(name + tail) < 80_000

@@ -1,8 +1,6 @@
 """Tests the run folder: its config, its lock, and the record of each start."""
 
 import json
-import os
-import socket
 import subprocess
 
 import jax
@@ -144,23 +142,6 @@ def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
 
 
 # The lock.
-
-
-def test_a_locked_folder_is_refused_and_leftovers_are_removed(tmp_path):
-  """A second process, and a first that is killed: `faults_signals_test`."""
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  who = f'process {os.getpid()} on {socket.gethostname()}: wait for it'
-  with files.locked(folder / '.lock'):
-    with pytest.raises(UserError, match=f'is being trained by {who}'):
-      with run_folder.lock(folder):
-        pass
-  (folder / '.lock').touch()  # of a killed process, so it is not held
-  (folder / '.config.json.12345678.part').touch()
-  with run_folder.lock(folder):
-    assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
-    (folder / 'config.json').touch()
-  assert [path.name for path in folder.iterdir()] == ['config.json']
 
 
 def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):

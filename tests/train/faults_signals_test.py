@@ -108,6 +108,7 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   status, said = launcher.run(folder, **fault_runs.AVERAGED)
   assert status == 2 and said.count('\n') == 1
   assert f'{folder} is being trained by process {first.pid} on ' in said
+  assert ': wait for it, or choose another --workdir' in said
   assert (folder / 'metrics.jsonl').read_bytes() == before
   # Reading needs no lock.
   from gswinrmt_jax.checkpoints import checkpointer

@@ -389,13 +389,6 @@ def test_another_process_that_fails_ends_a_run_with_status_1(
   assert 'another process failed' in capsys.readouterr().err
 
 
-def test_before_a_run_has_begun_the_status_is_2(tmp_path, capsys):
-  assert (
-      guard.guarded(lambda: tiny_parts.train(tmp_path, seed=-1) and None) == 2
-  )
-  assert 'seed is -1' in capsys.readouterr().err
-
-
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
   """As in `gswinrmt train ... | head -1`."""
   reader, writer = os.pipe()

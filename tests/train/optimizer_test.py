@@ -141,25 +141,6 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
   assert counts == list(RELEASED[name])
 
 
-def test_layer_scale_shrinks_with_the_kernels():
-  tx = _optimizer(lambda _: 0.5, weight_decay=0.25, decay_layer_scale=True)
-  grads = jax.tree.map(jnp.zeros_like, PARAMS)
-  update = jax.jit(tx.update)
-  updates = _paths(update(grads, tx.init(PARAMS), PARAMS)[0])
-  assert (updates['stage1/block00/ffn_scale'] == -0.125).all()
-  assert not updates['stem/norm0/scale'].any()
-
-
-def test_the_update_is_adam_plus_decoupled_decay():
-  """At the first step Adam's ratio is g / (|g| + eps), so 1 for g > 0."""
-  tx = _optimizer(lambda _: 0.5, weight_decay=0.25)
-  grads = jax.tree.map(lambda leaf: 3.0 * jnp.ones_like(leaf), PARAMS)
-  updates, _ = jax.jit(tx.update)(grads, tx.init(PARAMS), PARAMS)
-  for path, update in _paths(updates).items():
-    expected = -0.5 * (1 + 0.25) if path in KERNELS else -0.5
-    np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)
-
-
 def _adamw_by_hand(params, grads, rates, decay):
   """Runs Kingma and Ba's Algorithm 1 with decoupled decay, in float64."""
   m, v, b1, b2, eps = 0.0, 0.0, 0.8, 0.95, 1e-3
