@@ -44,14 +44,10 @@ from gswinrmt_jax.terminal import duration, printable, Terminal
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
-# Ends of the names of pictures in it, and in the folder of --maps.
+# Ends of the names of pictures in it.
 _WRITTEN = ('_overlay.png', '_labels.png', '_objects.png')
-_MAPS = (
-    '/attention_reach.png',
-    '/decay_kernels.png',
-    '/gate.png',
-    '/grad_cam.png',
-)
+# Pictures in a folder of --maps; each has the first and the last.
+_MAPS = ('attention_reach.png', 'decay_kernels.png', 'gate.png', 'grad_cam.png')
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 # Options that only some models have.
@@ -120,10 +116,7 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  written = [(os.path.abspath(args.out or _FOLDER), _WRITTEN)]
-  if args.maps:
-    written.append((os.path.abspath(args.maps), _MAPS))
-  images, left_out = _find(args.images, written)
+  images, left_out = _find(args.images, {_FOLDER, args.out or _FOLDER})
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
@@ -216,7 +209,7 @@ def _detect(args, images, weights, terminal):
 
   if weights.card.dense['head'] != 'retina':
     detection.pycocotools('mask')  # writes the masks of `objects.json`
-  folder = _folder(args, images, ('_objects',), 'detector')
+  folder = _folder(args, images, ('_objects',), 'detector', _OBJECTS)
   files.check_can_write(folder / _OBJECTS)
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
@@ -237,10 +230,10 @@ def _detect(args, images, weights, terminal):
   return count
 
 
-def _folder(args, images, ends, model):
+def _folder(args, images, ends, model, *names):
   """Returns the folder of --out, whose name is not that of a file.
 
-  Beside the images themselves, a picture that is to be written may be there
+  Beside the images themselves, a file that is to be written may be there
   already, as the label of an image: then it is refused.
   """
   folder = pathlib.Path(args.out or _FOLDER)
@@ -250,7 +243,8 @@ def _folder(args, images, ends, model):
         'files into it'
     )
   for path in map(pathlib.Path, images):
-    for written in (path.with_name(f'{path.stem}{end}.png') for end in ends):
+    for name in (*(f'{path.stem}{end}.png' for end in ends), *names):
+      written = path.with_name(name)
       if written.exists() and path.parent.resolve() == folder.resolve():
         raise UserError(
             f'{written} is there already, beside the images: choose another '
@@ -295,10 +289,11 @@ def _find(arguments, written):
 
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
-  Pictures that an earlier call wrote into a folder inside are no images:
-  `written` has absolute folders and the ends of such names in them.
+  Pictures that an earlier call wrote into a folder inside are no images: those
+  in `written`, folders of --out, and maps.
   """
   images, left_out = {}, Counter()
+  written = [os.path.abspath(folder) for folder in written]
   for argument in map(pathlib.Path, arguments):
     if not argument.is_dir():
       images[str(argument)] = ()
@@ -307,11 +302,11 @@ def _find(arguments, written):
     own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
-      if any(
-          str(inside).endswith(ends)
+      if _is_map(own / inside) or any(
+          inside.name.endswith(_WRITTEN)
           and (own / inside).is_relative_to(folder)
           and not own.is_relative_to(folder)
-          for folder, ends in written
+          for folder in written
       ):
         ignored['pictures of an earlier call'] += 1
         continue
@@ -324,6 +319,12 @@ def _find(arguments, written):
       raise UserError(f'{argument} has no images{only}')
     left_out += ignored
   return images, left_out
+
+
+def _is_map(path):
+  """Returns whether a picture and those beside it are what --maps writes."""
+  always = path.with_name(_MAPS[0]), path.with_name(_MAPS[-1])
+  return path.name in _MAPS and all(map(os.path.exists, always))
 
 
 def _row(one, images, classes):

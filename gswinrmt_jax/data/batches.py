@@ -195,5 +195,7 @@ def _stream(
   if generator and records.workers:
     return parallel.in_processes(found.batch(size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records
-  # between threads one by one takes longer than decoding small images.
-  return parallel.in_threads(found.batch(min(size, _PART)), batch=size)
+  # between threads one by one takes longer than decoding small images. All
+  # threads together read about two batches ahead.
+  part = min(_PART, -(-size // parallel.cores()))
+  return parallel.in_threads(found.batch(part), batch=size)

@@ -77,6 +77,12 @@ def open_version(folder: pathlib.Path) -> Any | None:
         for path in split.filepaths
         if not path.exists()
     ]
+    # Reading the metadata shows its damage. What `prepare` writes has some,
+    # unless it has one label for each image.
+    known, features = dict(builder.info.metadata or {}), builder.info.features
+    own = (folder / 'report.json').exists() and 'label' not in features
+    if own and not known:
+      missing.append('metadata.json')
   except Exception as error:
     if files.may_be_intact(error):
       raise

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import math
 import os
 from typing import Any
 
@@ -15,7 +16,8 @@ from gswinrmt_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
 
-_CHUNK = 256  # records that a thread decodes at a time
+# Most records, and bytes, that a thread decodes at a time.
+_CHUNK, _CHUNK_BYTES = 256, 2**25
 # Stored pixels up to which one thread is the fastest: most of the time is
 # Python's own, which holds its lock. CIFAR-10 takes 265 us an image, with two
 # threads 355, with sixteen 490 (two cores, beside a training).
@@ -199,9 +201,10 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
   import grain
 
   dataset = grain.MapDataset.range(len(records)).map(records.read)
-  dataset = dataset.batch(_CHUNK)
+  chunk = min(_CHUNK, max(_CHUNK_BYTES // math.prod(records.image_shape), 1))
+  dataset = dataset.batch(chunk)
   threads = 1 if records.stored_pixels <= _SMALL else None
   with contextlib.closing(parallel.in_threads(dataset, threads)) as chunks:
     yield from parallel.with_bar(
-        chunks, 'decoding', len(dataset), unit_scale=_CHUNK, delay=1
+        chunks, 'decoding', len(dataset), unit_scale=chunk, delay=1
     )

@@ -5,6 +5,7 @@ import functools
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 
 from gswinrmt_jax import files
@@ -49,8 +50,8 @@ def analyze_runs(
   each run's folder, or the current folder for weights without a run.
 
   Raises:
-    UserError: If weights or data cannot be used, the attention form cannot be
-      analysed, or two reports would have the same name.
+    UserError: If weights or data cannot be used, weights are not finite, the
+      attention form cannot be analysed, or two reports would have one name.
   """
   terminal = Terminal()
   ready = {}  # by the resolved file of the report
@@ -59,6 +60,10 @@ def analyze_runs(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
     weights.check_is_classifier()
+    if not all(
+        np.isfinite(x).all() for x in jax.tree.leaves(weights.variables)
+    ):
+      raise UserError(f'{weights.origin} has values that are not finite')
     model = weights.card.make_model(dtype='float32')
     statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)

@@ -30,6 +30,17 @@ from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 _SHIPPED = pathlib.Path(gswinrmt_jax.__file__).parent / 'pretrained'
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
+# What the order of the classes of a dense data set follows, for messages.
+_ORDER = {
+    'segmentation': (
+        '; `gswinrmt prepare segmentation --classes FILE --values N,N,...` '
+        'names the values of labels in any order'
+    ),
+    'detection': (
+        '; it is that of the ids in the file of COCO, of the numbers in those '
+        "of YOLO, and of --classes for VOC's"
+    ),
+}
 
 
 def list_models(
@@ -157,6 +168,8 @@ class Weights:
         names.
     """
     card = self.card
+    if not card.num_classes:
+      raise UserError(f'{self.origin} is a backbone: it has no classes')
     if card.num_classes != len(info.class_names):
       raise UserError(
           f'{self.origin} has {card.num_classes} classes, {info.name} has '
@@ -170,9 +183,7 @@ class Weights:
           for names in (card.class_names, info.class_names)
       )
       if own == data:
-        remedy += ' in the same order'
-        if self.task != 'classification':
-          remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
+        remedy += f' in the same order{_ORDER.get(self.task, "")}'
       raise UserError(
           f"class {label} is '{mine}' in {self.origin}, and '{other}' in "
           f'{info.name}: {remedy}'

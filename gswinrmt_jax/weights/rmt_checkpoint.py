@@ -165,7 +165,8 @@ def unwrap(
     paths = ('/'.join([*where, p.removesuffix('.')]) for p in (prefix, *more))
     names = ', '.join(ascii(path[-40:])[1:-1] for path in paths)
     raise UserError(
-        f'the checkpoint has several models: choose one by --key, of {names}'
+        'the checkpoint has several models: choose one by `gswinrmt convert '
+        f'--key`, of {names}'
     )
   whole = prefix.removesuffix(_BACKBONE)
   inside = _below(whole, arrays)
@@ -265,8 +266,8 @@ def _name(fields):
         'are not known'
     )
   raise UserError(
-      f'{unknown}; say which of its stages attend over all pairs of tokens: '
-      '--full-stages 3,4'
+      f'{unknown}; say which of its stages attend over all pairs of tokens, '
+      'by `gswinrmt convert --full-stages 3,4`'
   )
 
 

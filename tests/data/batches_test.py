@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 
 import folder_data
 import grain
@@ -332,6 +333,32 @@ def test_memory_has_every_record_in_its_place(threads, monkeypatch):
   assert arrays.source is source and arrays.label.dtype == np.int32
   np.testing.assert_array_equal(arrays.image, source.image)
   np.testing.assert_array_equal(arrays.label, source.label)
+
+
+def test_large_images_are_decoded_in_small_parts(monkeypatch):
+  decoded = Decoded(noise(9))
+  size = np.prod(decoded.image_shape)
+  for most, sizes in ((4 * size, [4, 4, 1]), (size - 1, [1] * 9)):
+    monkeypatch.setattr(records_lib, '_CHUNK_BYTES', int(most))
+    chunks = records_lib.decode_all(decoded)
+    assert [len(chunk['label']) for chunk in chunks] == sizes
+
+
+def test_all_threads_together_read_two_batches_ahead(monkeypatch):
+  monkeypatch.setattr(parallel, 'cores', lambda: 8)
+  read = []
+
+  class Noted(Decoded):
+
+    def read(self, row, rng=None):
+      read.append(row)
+      return super().read(row, rng)
+
+  batches = batches_lib.train_batches(Noted(noise(20)), batch_size=8, seed=0)
+  next(batches)
+  time.sleep(0.2)  # Threads that read further ahead would go on meanwhile.
+  assert 8 <= len(read) <= 24
+  batches.close()
 
 
 def test_sizes_that_differ_are_one_line():

@@ -116,6 +116,7 @@ def _made(names=('a', 'b'), train=(0, 1), **splits):
         ({'names': (' a', 'b')}, "' a' has blanks"),
         ({'names': ('a', 'b\nc')}, 'line break'),
         ({'names': ('a', 'b\u2028c')}, 'line break'),
+        ({'names': ('a', 'b\ud83d')}, r"'b\\ud83d' is not UTF-8"),
         ({'train': (0, 0)}, "class 'b' has no image to train with"),
         ({'val': ()}, 'no image is left for val'),
     ],

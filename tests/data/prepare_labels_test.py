@@ -462,6 +462,19 @@ def test_sets_prepared_before_there_were_values(tmp_path, capsys):
   assert checksum() == before == hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.parametrize('damage', ['{"void": ', None])
+def test_damaged_metadata_is_named(damage, tmp_path):
+  """Without it, values of no class would count as classes."""
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  path = tmp_path / 'out/scenes/1.0.0/metadata.json'
+  path.unlink()
+  if damage:
+    path.write_text(damage)
+  with pytest.raises(UserError, match=r'half written or damaged \(.*\); '):
+    datasets.open_source('scenes', 'train', str(tmp_path / 'out'))
+
+
 def test_a_run_knows_the_values_of_its_classes(tmp_path):
   _write(tmp_path, *_SPLITS)
   checksums = set()

@@ -310,19 +310,17 @@ def test_names_of_a_mac_and_names_that_are_not_utf8(tmp_path):
 def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   names = 'a', 'predictions/b_labels', 'predictions/own', 'c/predictions/d'
-  names += 'maps/a/gate', 'maps/a/golden_gate'
+  names += 'maps/a/attention_reach', 'maps/a/gate', 'maps/a/grad_cam'
+  names += 'maps/a/golden_gate', 'doors/gate'
   for name in names:
     path = tmp_path / f'{name}.png'
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new('L', (1, 1)).save(path)
-  out = [
-      (str(tmp_path / 'predictions'), predict_command._WRITTEN),
-      (str(tmp_path / 'maps'), predict_command._MAPS),
-  ]
-  found = ['a', 'c/predictions/d', 'maps/a/golden_gate', 'predictions/own']
+  out = ['predictions', 'all.csv']
+  found = ['a', 'c/predictions/d', 'doors/gate', 'maps/a/golden_gate']
   images, left_out = predict_command._find(['.'], out)
-  assert [*images] == [f'{name}.png' for name in found]
-  assert left_out == {'pictures of an earlier call': 2}
+  assert [*images] == [f'{name}.png' for name in (*found, 'predictions/own')]
+  assert left_out == {'pictures of an earlier call': 4}
   found = [f'{name}.png' for name in names[1:3]]
   images, _ = predict_command._find(['predictions'], out)
   assert [*images] == found

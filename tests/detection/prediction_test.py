@@ -290,6 +290,12 @@ def test_the_command(command, tmp_path, capsys):
   assert main.main(['predict', 'r', str(images / 'b.png'), f'--out={out}']) == 1
   assert capsys.readouterr().err.endswith('no image could be read\n')
   assert json.loads((out / 'objects.json').read_text()) == contents
+  # Beside the images, it may be what the user knows of them.
+  (images / 'objects.json').write_text('mine')
+  assert main.main([*call[:2], str(images), f'--out={images}']) == 2
+  said = f'{images}/objects.json is there already, beside the images'
+  assert said in capsys.readouterr().err
+  assert (images / 'objects.json').read_text() == 'mine'
 
 
 @pytest.mark.parametrize(

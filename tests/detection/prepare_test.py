@@ -395,6 +395,8 @@ def _refused(root, prepare):
         ({'bbox': [1, 2, 'wide', 5]}, 'bbox must be four numbers'),
         ({'bbox': [float('nan'), 2, 7, 5]}, 'four numbers x y w h, not .nan'),
         ({'bbox': [1, 2, 6.5, -5]}, '1: bbox x y w h has a negative width or'),
+        ({'area': -30.0}, r'annotation 1: area must be 0 or more: -30\.0'),
+        ({'area': float('nan')}, 'area must be 0 or more: nan'),
         ({'iscrowd': '0'}, "1: iscrowd must be the number 0 or 1, not '0'"),
         ({'iscrowd': 2}, 'iscrowd must be the number 0 or 1, not 2'),
         ({'ignore': 'no'}, "1: ignore must be the number 0 or 1, not 'no'"),
@@ -441,6 +443,11 @@ def test_masks_that_are_refused(mask, said, refused):
     [
         ('images', {'id': 6}, 'two images have the id 6'),
         ('images', {'file_name': 'b.png'}, 'b.png is there twice'),
+        (
+            'images',
+            {'file_name': 'b\udce9.png'},
+            r"id 5: 'file_name' is not UTF-8: 'b\\udce9\.png'",
+        ),
         ('images', {'file_name': 'x.png'}, r'x\.png \(is in .*not i'),
         ('images', {'width': 21}, r'20 x 12 pixels .*, in .* 21 x 12'),
         ('images', {'width': 'wide'}, "'wide' and the height 12: both must be"),

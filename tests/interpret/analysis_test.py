@@ -481,6 +481,9 @@ def test_every_model_is_checked_before_the_first_is_measured(
     found = load(pathlib.Path('digits_small'), **how)
     if path.name == 'first':
       return found
+    if path.name == 'diverged':
+      broken = jax.tree.map(lambda x: x * np.nan, found.variables)
+      return dataclasses.replace(found, variables=broken)
     card = dataclasses.replace(
         found.card, fields={**found.card.fields, 'score_fn': 'linear'}
     )
@@ -491,6 +494,8 @@ def test_every_model_is_checked_before_the_first_is_measured(
   )
   with pytest.raises(UserError, match="score_fn='linear'"):
     analysis.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
+  with pytest.raises(UserError, match='has values that are not finite'):
+    analysis.analyze_runs(['first', 'diverged'], data='digits', out=tmp_path)
 
 
 def test_images_are_read_in_batches_up_to_their_number():

@@ -304,7 +304,15 @@ def test_umlauts_of_two_characters_are_the_same_class(run):
   ):
     weights.check_classes(info)
   info.class_names = ('b', 'Ka\u0308fer', 'c')
-  with pytest.raises(UserError, match='the same classes in the same order'):
+  with pytest.raises(UserError, match=r'the same classes in the same order$'):
+    weights.check_classes(info)
+
+
+def test_a_backbone_has_no_classes(run):
+  card = dataclasses.replace(run.card, class_names=(), num_classes=0)
+  weights = dataclasses.replace(run, card=card)
+  info = types.SimpleNamespace(name='x', class_names=('a', 'b'))
+  with pytest.raises(UserError, match=r'is a backbone: it has no classes$'):
     weights.check_classes(info)
 
 

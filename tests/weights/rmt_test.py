@@ -265,7 +265,7 @@ def test_any_prefix_is_stripped(prefix):
 def test_several_models_are_told_apart_by_the_key():
   both = {'state_dict': {**_prefixed('net.'), **_prefixed('ema.module.')}}
   with pytest.raises(
-      UserError, match=r'--key, of state_dict/ema\.module, state_dict/net$'
+      UserError, match=r'--key`, of state_dict/ema\.module, state_dict/net$'
   ):
     rmt_checkpoint.unwrap(both)
   for key in ('state_dict/ema', 'state_dict/ema.module', 'state_dict/net'):

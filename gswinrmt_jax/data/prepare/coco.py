@@ -284,8 +284,12 @@ def _wrong_field(entry, kinds):
   for key, kind in kinds.items():
     if key not in entry:
       return f'{key!r} is missing'
-    if not isinstance(entry[key], kind):
-      return f'{key!r} is {entry[key]!r}'
+    value = entry[key]
+    if not isinstance(value, kind):
+      return f'{key!r} is {value!r}'
+    known = value.encode(errors='ignore').decode() if kind is str else value
+    if known != value:
+      return f'{key!r} is not UTF-8: {value!a}'
   return None
 
 
@@ -316,6 +320,9 @@ def _found(annotation, labels):
     area = None if area is None else float(area)
   except (ValueError, TypeError, OverflowError):
     raise ValueError(f'{which}: area is no number: {area!r}') from None
+  # COCO's score would ignore the object. Not a number is refused here, too.
+  if area is not None and not 0 <= area < math.inf:
+    raise ValueError(f'{which}: area must be 0 or more: {area!r}')
   box = left, top, right, bottom = x, y, x + width, y + height
   mask = annotation.get('segmentation')
   if annotation.get('ignore') and not mask:
