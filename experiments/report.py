@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   args = parser.parse_args(argv)
   try:
-    print(write(args.dirs, args.out))
+    print(write(args.dirs, args.out.expanduser()))
   except (UserError, OSError) as error:
     parser.error(str(error))
   return 0

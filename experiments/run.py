@@ -316,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parser.parse_args(others)
   if args.seeds < 1:
     parser.error('--seeds must be at least 1')
-  out = pathlib.Path(args.out)
+  out = pathlib.Path(args.out).expanduser()
   try:
     found = jobs(
         args.name, out, seeds=args.seeds, overrides=overrides, only=args.only
@@ -324,8 +324,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   except UserError as error:
     parser.error(str(error))
   failed = []
-  if not args.status:
-    failed = train(found, say=lambda line: print(line, flush=True))
+  try:
+    if not args.status:
+      failed = train(found, say=lambda line: print(line, flush=True))
+  except KeyboardInterrupt:
+    print('interrupted: the same command goes on', file=sys.stderr)
+    return 130
   print(status_table(found))
   for job in failed:
     print(f'failed: {job.folder}', file=sys.stderr)

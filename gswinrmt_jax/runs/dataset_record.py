@@ -52,8 +52,12 @@ class ImageSpec:
   splits: Mapping[str, Identity] = dataclasses.field(default_factory=dict)
   maps: str = ''
 
-  def write(self, folder: pathlib.Path) -> None:
+  def write(self, folder: pathlib.Path, *, replace: bool = True) -> None:
     """Writes `data.json` into a run folder.
+
+    Args:
+      folder: The run folder.
+      replace: Whether to replace an earlier one.
 
     Raises:
       UserError: If the run was started with other data; names what differs.
@@ -65,7 +69,8 @@ class ImageSpec:
           f'{self.info.name} is not the data that {folder} was started with: '
           f'in {_FILE} {", ".join(differing)}; choose another --workdir'
       )
-    files.write_json(path, self._fields())
+    if replace or not path.exists():
+      files.write_json(path, self._fields())
 
   def _fields(self):
     fields = dataclasses.asdict(self)

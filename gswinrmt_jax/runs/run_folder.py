@@ -110,7 +110,7 @@ def check_same(
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
     remove = ''
-    advice = ' (--workdir=auto names one by what the command changes)'
+    advice = ' (--workdir=auto names one by the options --config.FIELD=VALUE)'
     if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
       remove = 'delete it, since no step of it was saved, or '
     elif any(one.startswith('data.name is ') for one in differing):

@@ -83,6 +83,10 @@ class Preemption:
   def _receive(self, number, frame):
     del frame
     self._restore()
+    # A lost session sends it twice: the shell, and the system when the shell
+    # ends; systemd sends it after SIGTERM. Nobody asks for haste by it.
+    if signal.SIGHUP in self._before:
+      signal.signal(signal.SIGHUP, signal.SIG_IGN)
     self.received = number
     if not self._deferred:
       self.check()

@@ -6,6 +6,7 @@ import pathlib
 
 import jax
 
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
@@ -33,11 +34,13 @@ def parse(text: str, stop_step: int) -> range:
 
 
 class Profiler:
-  """Traces selected steps."""
+  """Traces selected steps, in the first process."""
 
   def __init__(self, steps: range, folder: pathlib.Path, terminal: Terminal):
     """Takes the steps to trace, which may be empty, and the output folder."""
-    self._steps, self._folder, self._terminal = steps, folder, terminal
+    # All processes do the same, and have one folder.
+    self._steps = steps if processes.is_first() else range(0)
+    self._folder, self._terminal = folder, terminal
     self._running = False
 
   @contextlib.contextmanager

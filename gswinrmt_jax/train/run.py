@@ -67,7 +67,7 @@ class Run:
     """Announces the run, records its start and opens its log.
 
     Call it after restoring: if that fails, the folder has to keep the config
-    that belongs to its checkpoints.
+    and the record of data that belong to its checkpoints.
 
     Args:
       start: Number of updates already made.
@@ -75,6 +75,7 @@ class Run:
     self._announce(start)
     if processes.is_first():
       run_folder.write_config(self.folder, self.config)
+      self.images.write(self.folder)
       run_folder.record_start(self.folder, self.config, start)
       if not start:  # of a run whose checkpoints and log were removed
         (self.folder / 'summary.json').unlink(missing_ok=True)
@@ -258,7 +259,7 @@ def _open(config, folder, terminal):
   )
   if processes.is_first():
     run_folder.write_config(folder, config, replace=False)
-    run.images.write(folder)
+    run.images.write(folder, replace=False)
   return run
 
 

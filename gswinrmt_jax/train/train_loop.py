@@ -14,7 +14,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.distributed import compilation, processes
 from gswinrmt_jax.errors import run_has_begun, Stopped, UserError
-from gswinrmt_jax.runs import plots
+from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog
 from gswinrmt_jax.terminal import Terminal
@@ -51,6 +51,11 @@ def train(
       said = f'{folder} is complete.'
       if summary['steps'] < schedule.total_steps:
         said = f'{folder} has reached config.stop_after_epochs.'
+      tested = run_folder.load_config(folder).data.test_split
+      if tested and tested != config.data.test_split:
+        said += (
+            f' Its test split is {tested!r}; `gswinrmt evaluate` takes another.'
+        )
       terminal.say(f'{said}\n{summary_lib.table(summary)}')
       return summary
     restored = run.checkpoints.restore_latest(run.trainer.target)

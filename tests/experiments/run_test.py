@@ -242,11 +242,23 @@ def test_overrides_and_seeds_reach_the_runs(monkeypatch, capsys, tmp_path):
   assert '0 of 6 runs are complete.' in printed.out
 
 
-def test_status_runs_nothing(capsys, tmp_path):
-  argv = ['smoke', '--status', '--seeds=1', f'--out={tmp_path}']
+def test_status_runs_nothing(capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))  # The shell leaves --out=~/x as is.
+  argv = ['smoke', '--status', '--seeds=1', '--out=~/runs']
   assert run.main(argv) == 0
-  assert 'retention_no_gate_s0' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert 'retention_no_gate_s0' in said and f' {tmp_path}/runs/smoke\n' in said
   assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_is_one_line(capsys, tmp_path, monkeypatch):
+  def interrupted(jobs, say):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(run, 'train', interrupted)
+  assert run.main(['smoke', f'--out={tmp_path}']) == 130
+  said = capsys.readouterr().err
+  assert said == 'interrupted: the same command goes on\n'
 
 
 @pytest.mark.parametrize(

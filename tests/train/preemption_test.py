@@ -15,9 +15,7 @@ from gswinrmt_jax.errors import Stopped
 from gswinrmt_jax.train import preemption
 
 
-@pytest.mark.parametrize(
-    'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-)
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
   taken, preempted = [], preemption.Preemption()
   before = signal.signal(number, lambda *_: taken.append('before'))
@@ -35,6 +33,23 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
     signal.signal(number, before)
   said = capfd.readouterr().err
   assert said.count('\n') == 2 and signal.Signals(number).name in said
+
+
+@pytest.mark.parametrize('first', [signal.SIGTERM, signal.SIGHUP])
+def test_a_lost_session_may_send_a_second_hangup(first):
+  taken, preempted = [], preemption.Preemption()
+  numbers = signal.SIGHUP, signal.SIGTERM
+  before = [signal.signal(n, lambda n, _: taken.append(n)) for n in numbers]
+  try:
+    with preempted, preempted.defer():
+      os.kill(os.getpid(), first)
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert preempted.received == first and not taken
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert len(taken) == 1
+  finally:
+    for number, handler in zip(numbers, before, strict=True):
+      signal.signal(number, handler)
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():

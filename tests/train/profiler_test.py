@@ -7,7 +7,9 @@ import shutil
 import pytest
 import tiny_parts
 
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import profiler
 
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
@@ -52,3 +54,12 @@ def test_a_run_writes_its_trace(tmp_path):
     )
     assert ('No trace is written: steps 2 to 5' in said) == told
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_of_several_processes_the_first_traces(tmp_path, monkeypatch):
+  monkeypatch.setattr(processes, 'is_first', lambda: False)
+  profile = profiler.Profiler(range(1, 2), tmp_path / 'profile', Terminal())
+  with profile.step(1):
+    pass
+  profile.close()
+  assert not (tmp_path / 'profile').exists()
