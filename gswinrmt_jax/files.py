@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -94,10 +95,17 @@ def remove_leftovers(folder: pathlib.Path) -> list[OSError]:
 
 
 def sync(path: pathlib.Path) -> None:
-  """Waits until a file, or a folder's list of names, is on disk."""
+  """Waits until a file, or a folder's list of names, is on disk.
+
+  Some shared folders cannot do so for folders: then nothing is waited for.
+  """
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
+  except OSError as error:
+    cannot = error.errno in (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
+    if not (cannot and path.is_dir()):
+      raise
   finally:
     os.close(descriptor)
 
@@ -108,26 +116,21 @@ def check_can_write(path: pathlib.Path) -> None:
   Call it before the work whose result the file will hold.
 
   Raises:
-    UserError: If `path` is a folder or a device, or its parent cannot be
-      created or written to.
+    UserError: If `path` is a folder or a device, or its parent, or the nearest
+      folder above it that is there, cannot be written to.
   """
   if path.exists() and not path.is_file():  # which `replaced` would replace
     what = 'a folder' if path.is_dir() else 'not a regular file'
     raise UserError(f'cannot write {path}: it is {what}')
-  part = _beside(path, _PART)
-  missing = [folder for folder in path.parents if not folder.exists()]
+  there = next(folder for folder in path.parents if folder.exists())
+  part = _beside(there / path.name, _PART)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
     part.touch()
     part.unlink()
   except (FileExistsError, NotADirectoryError):
     raise UserError(f'cannot write {path}: a file is in the way') from None
   except OSError as error:
     raise UserError(f'cannot write {path}: {error.strerror}') from error
-  finally:
-    for folder in missing:
-      with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -196,29 +199,38 @@ def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
   """
   file, held = _open_locked(path, wait)
   with file:
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
-    file.flush()
+    if file.writable():
+      file.truncate(0)
+      file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+      file.flush()
     try:
       yield held
     finally:
       # Removed while it is still held; see `_open_locked`.
-      path.unlink(missing_ok=True)
+      with contextlib.suppress(PermissionError):
+        path.unlink(missing_ok=True)
 
 
 def _open_locked(path, wait):
   """Returns the open lock file, and whether it could be locked."""
   while True:
-    file = path.open('a+')  # Not truncated, since it names the holder.
+    try:
+      file = path.open('a+')  # Not truncated, since it names the holder.
+    except PermissionError:
+      if not path.exists():
+        raise
+      file = path.open()  # of another user; it can be locked all the same
     try:
       held = _lock(file, wait)
       # The previous holder may have removed the file since it was opened here.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
           return file, held
-    except BaseException:
+    except BaseException as error:
       file.close()
-      raise
+      # NFS says so of a file that another host has removed.
+      if getattr(error, 'errno', None) != errno.ESTALE:
+        raise
     file.close()
 
 

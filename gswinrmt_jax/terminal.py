@@ -131,7 +131,7 @@ class Terminal:
       print(text, end='', file=self._stream, flush=True)
     except OSError as error:
       if error.errno not in (errno.EPIPE, errno.EIO):
-        raise
+        return  # A full disk, say: the next text is written with this one.
       # Redirects the descriptor, since buffered text is written again at exit.
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())

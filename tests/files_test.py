@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from unittest import mock
 
 import pytest
 import synced
@@ -243,6 +244,63 @@ def test_a_lock_is_held_until_its_process_is_killed(tmp_path, holder, capsys):
   waiting.join()
   assert f'waiting for {who}, which holds {lock}' in capsys.readouterr().out
   assert os.listdir(tmp_path) == []
+
+
+def test_the_lock_file_of_another_user_is_locked(tmp_path, monkeypatch):
+  """It may neither be written nor, in a sticky folder, removed."""
+  path, opened = tmp_path / '.lock', pathlib.Path.open
+  path.write_text('process 7 on a')
+
+  def denied(self, mode='r', *args, **how):
+    if mode != 'r':
+      raise PermissionError(errno.EACCES, 'Permission denied', str(self))
+    return opened(self, mode, *args, **how)
+
+  monkeypatch.setattr(pathlib.Path, 'open', denied)
+  monkeypatch.setattr(
+      pathlib.Path, 'unlink', mock.Mock(side_effect=PermissionError)
+  )
+  with files.locked(path) as held:
+    assert held and path.read_text() == 'process 7 on a'
+    with pytest.raises(files.LockedError, match='process 7 on a'):
+      with files.locked(path):
+        pass
+  with pytest.raises(PermissionError):
+    with files.locked(tmp_path / 'other'):
+      pass
+
+
+def test_a_lock_file_that_another_host_removed_is_opened_anew(
+    tmp_path, monkeypatch
+):
+  """NFS then calls the open file stale."""
+  fstat, calls = os.fstat, []
+
+  def stale(descriptor):
+    calls.append(descriptor)
+    if len(calls) == 1:
+      raise OSError(errno.ESTALE, 'Stale file handle')
+    return fstat(descriptor)
+
+  monkeypatch.setattr(os, 'fstat', stale)
+  with files.locked(tmp_path / '.lock') as held:
+    assert held and len(calls) == 2
+
+
+@pytest.mark.parametrize('number', [errno.EINVAL, errno.EIO])
+def test_a_file_system_may_not_wait_for_the_names_in_a_folder(
+    number, tmp_path, monkeypatch
+):
+  def fsync(descriptor):
+    if os.path.isdir(f'/proc/self/fd/{descriptor}'):
+      raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(os, 'fsync', fsync)
+  if number == errno.EINVAL:
+    files.write_text(tmp_path / 'a', 'x')
+  else:
+    with pytest.raises(OSError, match='Input/output error'):
+      files.write_text(tmp_path / 'a', 'x')
 
 
 def test_a_lock_left_over_locks_nothing(tmp_path):

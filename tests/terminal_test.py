@@ -1,5 +1,6 @@
 """Tests terminal output: lines, progress, durations and a closed pipe."""
 
+import errno
 import io
 import pathlib
 import re
@@ -121,6 +122,24 @@ def test_a_file_that_a_run_can_do_without_is_named():
   assert stream.getvalue() == (
       'curves.png was not written (No space left on device)\n'
   )
+
+
+def test_a_run_outlives_a_full_disk_of_its_log():
+  written = []
+
+  class Log(io.StringIO):
+
+    def write(self, text):
+      if not written:
+        written.append('')
+        raise OSError(errno.EDQUOT, 'Disk quota exceeded')
+      written.append(text)
+      return len(text)
+
+  log = terminal_lib.Terminal(Log())
+  log.say('lost')
+  log.say('kept')
+  assert 'kept' in ''.join(written)
 
 
 def test_a_run_outlives_the_reader_of_its_pipe():

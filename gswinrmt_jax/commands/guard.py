@@ -5,12 +5,15 @@ import contextlib
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import sys
 from typing import NoReturn
 
 from gswinrmt_jax import terminal
 from gswinrmt_jax.errors import explain, interruption, RunError, Stopped
+
+_OPEN_FILES = 2**16
 
 
 def exits(main: Callable[[], int]) -> NoReturn:
@@ -21,6 +24,7 @@ def exits(main: Callable[[], int]) -> NoReturn:
   device that is gone. What it would do for others is done here: other hosts are
   left in order, and processes that were started are ended.
   """
+  _allow_open_files()
   if sys.stdout:  # Names may have characters that the terminal lacks.
     sys.stdout.reconfigure(errors='backslashreplace')
   status = main()
@@ -35,6 +39,18 @@ def exits(main: Callable[[], int]) -> NoReturn:
     sys.stderr.flush()
   finally:  # The reader of a pipe may be gone, so that flushing fails.
     os._exit(status)
+
+
+def _allow_open_files():
+  """Raises the soft limit of open files, which is often 1,024.
+
+  A prepared data set has all of its files open, for ImageNet 1,024 and more.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  unlimited = resource.RLIM_INFINITY
+  most = _OPEN_FILES if hard == unlimited else min(hard, _OPEN_FILES)
+  if soft != unlimited and soft < most:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Outcome:

@@ -42,11 +42,15 @@ def load(decoded: Decoded) -> Arrays:
       changed since it was written.
   """
   name = _name(decoded)
-  places = decoded.source.cache_folders()
+  places, usable = decoded.source.cache_folders(), []
   for place in places:
-    if (place / name).exists():
-      return _open(place / name, decoded)
-  place = _first_writable(places)
+    try:
+      if (place / name).exists():
+        return _open(place / name, decoded)
+      usable.append(place)
+    except PermissionError:
+      pass  # Another user has written it for nobody else.
+  place = _first_writable(usable or places)
   with files.locked(place / '.lock', wait=True) as held:
     if held:
       files.remove_leftovers(place)

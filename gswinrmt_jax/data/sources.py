@@ -7,7 +7,9 @@ Sources of other kinds: `records.Arrays` and `detection.Scenes` in memory,
 
 import abc
 from collections.abc import Iterable, Iterator
+import errno
 import hashlib
+import os
 import pathlib
 from typing import Any
 
@@ -19,6 +21,22 @@ from gswinrmt_jax.data import pictures, prepared
 from gswinrmt_jax.errors import UserError
 
 _SAMPLED = 1000  # records that a checksum reads; reading all takes minutes
+# array_record reports errors of the system as text: the files may be intact.
+_SYSTEM = tuple(
+    map(
+        os.strerror,
+        (
+            errno.EACCES,
+            errno.EIO,
+            errno.EMFILE,
+            errno.ENFILE,
+            errno.ENOMEM,
+            errno.EPERM,
+            errno.ESTALE,
+            errno.ETIMEDOUT,
+        ),
+    )
+)
 
 
 class Source(abc.ABC):
@@ -203,6 +221,8 @@ class TfdsSource(Source):
       if files.may_be_intact(error):
         raise
       reason = str(error).split('\n')[0]
+      if any(said in reason for said in _SYSTEM):
+        raise UserError(f'{self.folder} cannot be read: {reason}') from error
       raise UserError(
           f'{self.folder} is damaged ({reason}); {prepared.AGAIN}'
       ) from error

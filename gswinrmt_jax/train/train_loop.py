@@ -14,7 +14,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.distributed import compilation, processes
 from gswinrmt_jax.errors import run_has_begun, Stopped, UserError
-from gswinrmt_jax.runs import plots, run_folder
+from gswinrmt_jax.runs import dataset_record, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog
 from gswinrmt_jax.terminal import Terminal
@@ -197,7 +197,14 @@ def _summarize(
   )
   step, tested = int(last.step), {}
   if step == run.schedule.total_steps and config.data.test_split:
-    data = data_lib.load_eval(config, config.data.test_split)
+    split = config.data.test_split
+    data = data_lib.load_eval(config, split)
+    if dataset_record.is_other(run.folder, 'test', split, data.source):
+      raise UserError(
+          f'the test images of {config.data.name} have changed since the run '
+          'began, so they are not tested on; its checkpoints are complete, and '
+          '`gswinrmt evaluate` takes them'
+      )
     saved = raw_and_ema.pack(last.variables, last.ema)
     tested[step] = run.evaluate(saved, data)
     if best.step != step:

@@ -61,11 +61,16 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   import safetensors
 
   try:
+    with path.open('rb'):
+      pass  # safetensors takes each error here for a missing file.
+  except FileNotFoundError:
+    raise UserError(f'{path} does not exist') from None
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+  try:
     with safetensors.safe_open(path, framework='numpy') as file:
       metadata = file.metadata() or {}
       arrays = {name: file.get_tensor(name) for name in file.keys()}
-  except FileNotFoundError:
-    raise UserError(f'{path} does not exist') from None
   except (safetensors.SafetensorError, OSError) as error:
     reason = printable(str(error))[:160]
     raise UserError(f'{path} is damaged: {reason}') from error

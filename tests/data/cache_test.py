@@ -122,6 +122,23 @@ def test_two_at_once_make_it_once(root, capsys):
   assert len(_caches(root)) == 1
 
 
+def test_a_cache_that_another_user_may_read_alone_is_not_used(
+    root, monkeypatch
+):
+  decoded_cache.load(_decoded(root))
+  opened = decoded_cache._open
+
+  def denied(folder, decoded):
+    if folder.is_relative_to(root / 'own'):
+      raise PermissionError(errno.EACCES, 'Permission denied')
+    return opened(folder, decoded)
+
+  monkeypatch.setattr(decoded_cache, '_open', denied)
+  assert len(decoded_cache.load(_decoded(root))) == 11
+  (folder,) = (root / 'user' / 'gswinrmt_jax' / 'own').iterdir()
+  assert (folder / 'image.npy').exists()
+
+
 def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   final = root / 'own' / '1.0.0'
   (final / 'decoded').touch()  # a file: not even root can write in it

@@ -260,6 +260,11 @@ def test_a_record_that_may_not_be_read_is_not_damaged(path):
   source._records.__getitem__.side_effect = OSError('cut off')
   with pytest.raises(UserError, match=r'is damaged \(cut off\)'):
     source[0]
+  source._records.__getitem__.side_effect = RuntimeError(
+      'open() failed: Too many open files; reading x.array_record'
+  )
+  with pytest.raises(UserError, match=r'cannot be read: .* Too many open'):
+    source[0]
 
 
 def test_a_missing_shard_is_one_line(path, tmp_path):

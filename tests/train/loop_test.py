@@ -17,9 +17,9 @@ import tiny_runs
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import train as train_command
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, records
 from gswinrmt_jax.distributed import compilation, mesh, processes
-from gswinrmt_jax.errors import Stopped, UserError
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
@@ -194,6 +194,22 @@ def test_a_run_is_tested_once_when_it_has_a_test_split(tmp_path):
   for words in ('test accuracy', 'is complete'):
     summary, said = tiny_parts.train(tmp_path / 'run')
     assert words in said and 'test_accuracy' in summary['best']
+
+
+def test_images_that_changed_meanwhile_are_not_tested_on(tmp_path, monkeypatch):
+  draw = plots.Curves.wait
+
+  def changed(curves):  # after training
+    test = tiny_parts.SPLITS['test']
+    source = records.Arrays(test.image[::-1], test.label[::-1])
+    turned = records.Arrays(source.image, source.label, source)
+    monkeypatch.setitem(tiny_parts.SPLITS, 'test', turned)
+    draw(curves)
+
+  monkeypatch.setattr(plots.Curves, 'wait', changed)
+  with pytest.raises(RunError, match='test images of digits have changed'):
+    tiny_parts.train(tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'summary.json').exists()
 
 
 def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):

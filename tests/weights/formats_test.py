@@ -48,6 +48,8 @@ def test_safetensors_keep_arrays_and_card(tmp_path):
     safetensors_file.read(path)
   with pytest.raises(UserError, match='does not exist'):
     safetensors_file.read(tmp_path / 'other.safetensors')
+  with pytest.raises(UserError, match='cannot be read: Is a directory'):
+    safetensors_file.read(tmp_path)
 
 
 def test_any_flipped_bit_of_safetensors_is_noticed(tmp_path):
