@@ -16,6 +16,7 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
   from gswinrmt_jax.deploy.load import load_model
+  from gswinrmt_jax.deploy.save import save_model
   from gswinrmt_jax.models.dense.detector import create_detector
   from gswinrmt_jax.models.dense.segmenter import create_segmenter
   from gswinrmt_jax.models.factory import create_model, init
@@ -30,6 +31,7 @@ __all__ = [
     'init',
     'list_models',
     'load_model',
+    'save_model',
     'to_nnx',
 ]
 
@@ -40,6 +42,7 @@ _MODULES = {
     'init': 'models.factory',
     'list_models': 'weights.load',
     'load_model': 'deploy.load',
+    'save_model': 'deploy.save',
     'to_nnx': 'models.nnx_bridge',
 }
 

@@ -54,7 +54,16 @@ def test_init_equals_flaxs_own(model, variables, images):
   jax.tree.map(np.testing.assert_array_equal, variables, want)
 
 
-def test_init_refuses_images_that_the_model_does_not_take(model):
+def test_variables_are_float32_in_any_mode(model):
+  with jax.enable_x64(True):
+    drawn = gswinrmt_jax.init(model, jax.random.key(0))
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(drawn)} == {'float32'}
+
+
+def test_init_refuses_images_that_the_model_does_not_take(model, monkeypatch):
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  with pytest.raises(ValueError, match='image_size=32 must be a height and'):
+    gswinrmt_jax.init(model, jax.random.key(0), 32)
   with pytest.raises(ValueError, match='at least 4x4'):
     gswinrmt_jax.init(model, jax.random.key(0), (3, 16))
 

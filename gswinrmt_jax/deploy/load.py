@@ -29,6 +29,8 @@ def load_model(
       print(loaded.predict('examples/images/digit_0.png'))
       logits = loaded.logits('examples/images/digit_0.png')
 
+  The variables are replicated on all devices of this process.
+
   Args:
     source: A name in `list_models(pretrained=True)`, a run folder, one of its
       checkpoints (RUN/checkpoints/STEP), a folder of weights, a `.safetensors`

@@ -328,6 +328,10 @@ def _deepest(size, strides):
 
 def _check(model, size, point, label, cam_stage):
   """Raises UserError for an invalid argument of `compute`."""
+  if not isinstance(model, backbone.Backbone):
+    raise UserError(
+        f'maps are those of a classifier, not of a {type(model).__name__}'
+    )
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
   (height, width), (x, y) = size, point

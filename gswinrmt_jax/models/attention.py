@@ -183,5 +183,5 @@ class Attention(nn.Module):
     if arch.decay == 'fixed':
       return jnp.asarray(np.log(gamma), ops.wide_dtype(self.dtype))
     logit = nn.initializers.constant(np.log(gamma / (1 - gamma)))
-    theta = self.param('decay_logit', logit, gamma.shape)
+    theta = self.param('decay_logit', logit, gamma.shape, jnp.float32)
     return jax.nn.log_sigmoid(theta)

@@ -4,6 +4,7 @@ import functools
 
 from flax import linen as nn
 from flax.typing import Dtype
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
@@ -96,7 +97,7 @@ class Block(nn.Module):
     initial = self.arch.layer_scale[self.stage]
     if initial:
       init = nn.initializers.constant(initial)
-      scale = self.param(f'{name}_scale', init, x.shape[-1:])
+      scale = self.param(f'{name}_scale', init, x.shape[-1:], jnp.float32)
       # float32, and so is the sum with it, as in PyTorch's autocast: bfloat16
       # rounds much of a branch away if its scale is 0.01, and all at 1e-6.
       x = ops.scale_channels(x, scale)

@@ -1,6 +1,6 @@
 """Creates the named models, with any field changed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import numbers
@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gswinrmt_jax.errors import did_you_mean
 from gswinrmt_jax.models import architecture, backbone, named
@@ -57,10 +58,10 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
-  if not jnp.issubdtype(dtype, jnp.floating) or jnp.dtype(dtype) == jnp.float16:
-    raise ValueError(
-        f'dtype={jnp.dtype(dtype)} must be {", ".join(DTYPES)} or float64.'
-    )
+  known = map(jnp.dtype, (*DTYPES, jnp.float64))
+  if dtype is None or jnp.dtype(dtype) not in known:  # NumPy's None is float64.
+    found = dtype and jnp.dtype(dtype)
+    raise ValueError(f'dtype={found} must be {", ".join(DTYPES)} or float64.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
   if not isinstance(num_classes, numbers.Integral) or num_classes < 0:
@@ -78,13 +79,22 @@ def create_model(
 
 
 def create_dense_backbone(
-    name: str, *, dtype: Dtype, remat: str, **overrides: Any
+    name: str,
+    *,
+    dtype: Dtype,
+    remat: str,
+    of_head: Iterable[str],
+    **overrides: Any,
 ) -> backbone.Backbone:
   """Returns a backbone for a dense head, by default with normalised maps.
 
-  Arguments and errors are those of `create_model`; fields of a classifier's
+  `of_head` has the names of the dense head's arguments, for messages. Other
+  arguments and errors are those of `create_model`; fields of a classifier's
   head are refused, too.
   """
+  for key in overrides:
+    if key not in FIELDS and (near := did_you_mean(key, of_head)):
+      raise ValueError(f'A model has no field {key!r}{near}')
   model = create_model(
       name,
       num_classes=0,
@@ -121,6 +131,8 @@ def init(
   Raises:
     ValueError: If the model does not accept images of this size.
   """
+  if np.ndim(image_size) != 1:
+    raise ValueError(f'{image_size=} must be a height and a width.')
   image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
   return model.lazy_init(key, image, train=False)
 
@@ -232,7 +244,7 @@ def _typed(key: str, value: Any) -> Any:
 
 def _number(key: str, value: Any, expected: type) -> int | float:
   """Converts an int where a float is expected; rejects any other mismatch."""
-  allowed = (int, float) if expected is float else int
+  allowed = numbers.Real if expected is float else numbers.Integral
   if isinstance(value, bool) or not isinstance(value, allowed):
     raise ValueError(f'{key} takes {expected.__name__}, not {value!r}.')
   return expected(value)

@@ -76,10 +76,10 @@ class Dense(nn.Module):
       kernel_init = bias_init = uniform_fan_in(x.shape[-1])
     elif self.start == 'xavier':
       kernel_init = xavier_uniform
-    kernel = self.param('kernel', kernel_init, shape)
+    kernel = self.param('kernel', kernel_init, shape, jnp.float32)
     bias = None
     if self.use_bias:
-      bias = self.param('bias', bias_init, shape[1:])
+      bias = self.param('bias', bias_init, shape[1:], jnp.float32)
     return ops.dense(x.astype(self.dtype), kernel, bias)
 
 
@@ -120,7 +120,7 @@ class Conv(nn.Module):
     kernel_init, bias_init = self.kernel_init, self.bias_init
     if kernel_init is None:
       kernel_init = bias_init = uniform_fan_in(math.prod(shape[:-1]))
-    kernel = self.param('kernel', kernel_init, shape)
+    kernel = self.param('kernel', kernel_init, shape, jnp.float32)
     x = padding.fill(x.astype(self.dtype), extents)
     if self.stride == self.side:
       patches = cut_patches(x, self.side)
@@ -130,7 +130,7 @@ class Conv(nn.Module):
       y = self.convolve(x, kernel, stride=self.stride)
     if not self.use_bias:
       return y
-    bias = self.param('bias', bias_init, shape[-1:])
+    bias = self.param('bias', bias_init, shape[-1:], jnp.float32)
     return ops.add_bias(y, bias)
 
   def convolve(self, x, kernel, *, stride):
@@ -156,8 +156,9 @@ class DepthwiseConv(nn.Module):
     """Returns the convolved map."""
     side = self.kernel_size
     init = uniform_fan_in(side**2)
-    kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
-    bias = self.param('bias', init, x.shape[-1:])
+    shape = side, side, 1, x.shape[-1]
+    kernel = self.param('kernel', init, shape, jnp.float32)
+    bias = self.param('bias', init, shape[-1:], jnp.float32)
     x = x.astype(self.dtype)
     if extents is not None:
       x = padding.fill(x, extents)
@@ -175,7 +176,8 @@ def plain_convolutions(next_function, args, kwargs, context):
         model.apply(variables, images, train=False)
 
   The program then has no form that is for CPUs only, as a runtime other than
-  JAX needs it.
+  JAX needs it, and so does forward-mode differentiation on a CPU (`jax.jvp`,
+  `jax.jacfwd`, `jax.linearize`).
   """
   is_convolution = context.method_name == 'convolve'
   return (ops.plain_conv if is_convolution else next_function)(*args, **kwargs)
@@ -193,8 +195,9 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
     """Returns the normalised tokens, in the dtype of `x`."""
-    scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
-    bias = self.param('bias', nn.initializers.zeros, x.shape[-1:])
+    shape, dtype = x.shape[-1:], jnp.float32
+    scale = self.param('scale', nn.initializers.ones, shape, dtype)
+    bias = self.param('bias', nn.initializers.zeros, shape, dtype)
     return ops.layer_norm(x, scale, bias, self.epsilon)
 
 
@@ -218,11 +221,11 @@ class BatchNorm(nn.Module):
       train: bool,
   ) -> Float[Array, 'b h w c']:
     """Normalises by batch statistics in training, else by running ones."""
-    shape = x.shape[-1:]
-    scale = self.param('scale', nn.initializers.ones, shape)
-    bias = self.param('bias', nn.initializers.zeros, shape)
-    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
-    running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
+    shape, dtype = x.shape[-1:], jnp.float32
+    scale = self.param('scale', nn.initializers.ones, shape, dtype)
+    bias = self.param('bias', nn.initializers.zeros, shape, dtype)
+    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape, dtype)
+    running_var = self.variable('batch_stats', 'var', jnp.ones, shape, dtype)
     mean, var = running_mean.value, running_var.value
     if train:
       if x.size == x.shape[-1] and not self.is_initializing():

@@ -23,18 +23,22 @@ def check(extents: Extents, shape: tuple[Any, ...]) -> None:
     shape: `(b, h, w, c)`; the batch may be symbolic, as in an export.
 
   Raises:
-    ValueError: If they are not `[b, 2]` signed integers from 1 to the image's
-      height and width.
+    ValueError: If they are no array `[b, 2]` of signed integers from 1 to the
+      image's height and width.
   """
   if extents is None:
     return
   batch, height, width, _ = shape
-  found = jnp.shape(extents), jnp.result_type(extents)
-  signed = jnp.issubdtype(found[1], jnp.signedinteger)  # `strided` negates.
+  dtype = getattr(extents, 'dtype', type(extents).__name__)
+  found = np.shape(extents), dtype
+  # `strided` negates. Lists are refused, as they lack arithmetic.
+  signed = isinstance(dtype, np.dtype) and np.issubdtype(
+      dtype, np.signedinteger
+  )
   if found[0] != (batch, 2) or not signed:
     raise ValueError(
-        f'extents must be [{batch}, 2] signed integers, a height and a width '
-        f'of each image, not {list(found[0])} {found[1]}.'
+        f'extents must be an array [{batch}, 2] of signed integers, a height '
+        f'and a width of each image, not {list(found[0])} {found[1]}.'
     )
   if isinstance(extents, jax.core.Tracer):
     return

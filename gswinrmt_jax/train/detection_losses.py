@@ -48,7 +48,8 @@ def detection_loss(
     loss, parts = rcnn_loss(model.head, found, truth)
   # Another label would be learnt as background.
   known = (truth.labels >= 0) & (truth.labels < model.head.num_classes)
-  return jnp.where((known | ~truth.valid).all(), loss, jnp.nan), parts
+  unused = truth.valid == 0  # Not `~`, which inverts bits of integers.
+  return jnp.where((known | unused).all(), loss, jnp.nan), parts
 
 
 def smooth_l1(

@@ -132,10 +132,16 @@ def pixel_cross_entropy(
       from batch to batch.
 
   Raises:
-    ValueError: If `mean_over` is neither.
+    ValueError: If `mean_over` is neither, or logits and labels are not of the
+      same pixels.
   """
   if mean_over not in MEANS:
     raise ValueError(f'{mean_over=} is not one of {MEANS}.')
+  if labels.shape != logits.shape[:-1]:
+    raise ValueError(
+        f'labels {labels.shape} must have the axes of logits {logits.shape} '
+        'but the last.'
+    )
   labelled = labels != pictures.VOID
   losses = segmentation.cross_entropy(logits, jnp.where(labelled, labels, 0))
   total = jnp.where(labelled, losses, 0.0).sum()

@@ -336,6 +336,11 @@ def test_masks_need_bitmaps():
     ('options', 'message'),
     [
         ({'head': 'ssd'}, "head='ssd' is not one of"),
+        (
+            {'anchor_scales': 3},
+            r'.anchor_scales. \(did you mean anchor_scale\?',
+        ),
+        ({'roi_samples': 3}, "roi_samples is for head='mask' or 'cascade'"),
         ({'num_classes': 0}, 'num_classes=0 must be a whole number above 0'),
         ({'channels': 2.5}, 'channels=2.5 must be a whole number above 0'),
         ({'round_extents': 0}, 'round_extents=0 must be a whole number above'),

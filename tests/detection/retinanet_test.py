@@ -94,6 +94,9 @@ def test_labels_that_are_no_classes_are_not_background():
     other = truth._replace(labels=np.where(truth.valid, labels, classes))
     loss, _ = detection_losses.detection_loss(model, found, other)
     assert np.isfinite(loss) == trained
+    other = other._replace(valid=other.valid.astype(np.int32))
+    loss, _ = detection_losses.detection_loss(model, found, other)
+    assert np.isfinite(loss) == trained
   none = jax.tree.map(lambda x: x[0, :0], truth)
   with pytest.raises(ValueError, match='must have at least one row, which'):
     assignment.assign(truth.boxes[0], truth.valid[0], none, retinanet.RULE)

@@ -163,6 +163,8 @@ def test_the_parts_of_the_loss():
         np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-10)
   with pytest.raises(ValueError, match="mean_over='any' is not one of"):
     losses.pixel_cross_entropy(logits, labels, mean_over='any')
+  with pytest.raises(ValueError, match=r'labels \(1, .* must have the axes of'):
+    losses.pixel_cross_entropy(logits[:2], labels[:1], mean_over='all')
 
 
 @pytest.mark.parametrize('mean_over', losses.MEANS)
@@ -429,6 +431,7 @@ def test_the_number_of_classes_may_be_numpys(monkeypatch):
     ('options', 'message'),
     [
         ({'head': 'unet'}, "head='unet' is not one of"),
+        ({'chanels': 3}, r'no field .chanels. \(did you mean channels\?\)'),
         ({'num_classes': 0}, 'num_classes=0 must be a whole number above 0'),
         ({'num_classes': 2.5}, 'num_classes=2.5 must be a whole number'),
         ({'channels': 0}, 'channels=0 must be a whole number of at least 1'),

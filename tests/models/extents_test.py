@@ -231,9 +231,10 @@ def test_without_extents_nothing_is_computed(monkeypatch):
 @pytest.mark.parametrize(
     'extents, said',
     [
-        (jnp.ones((2, 2), jnp.int32), r'must be \[1, 2\] signed integers'),
-        (jnp.ones((1, 2)), r'must be \[1, 2\] signed integers, .* float32'),
+        (jnp.ones((2, 2), jnp.int32), r'must be an array \[1, 2\] of signed i'),
+        (jnp.ones((1, 2)), r'must be an array \[1, 2\] of signed .* float32'),
         (np.array([[32, 32]], np.uint16), 'signed integers, .* uint16'),
+        ([[32, 32]], r'signed integers, .* \[1, 2\] list\.'),
         (np.array([[32, 0]]), r'between 1 and the image, 32x32, not \[\[32, 0'),
         (np.array([[33, 32]]), 'between 1 and the image'),
     ],

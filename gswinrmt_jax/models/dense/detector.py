@@ -160,10 +160,15 @@ def create_detector(
     raise ValueError(
         f'least_score={overrides["least_score"]} must be in [0, 1).'
     )
+  for field in overrides:
+    others = [repr(each) for each in HEADS if field in head_fields(each)]
+    if others and field not in own:
+      raise ValueError(f'{field} is for head={" or ".join(others)}.')
   backbone = factory.create_dense_backbone(
       name,
       dtype=dtype,
       remat=remat,
+      of_head=own,
       **{k: v for k, v in overrides.items() if k not in own},
   )
   arch = backbone.arch

@@ -110,7 +110,14 @@ class Segmenter(nn.Module):
 
     Returns:
       Logits of the decode head, and of the auxiliary head.
+
+    Raises:
+      ValueError: If there is no auxiliary head, too.
     """
+    if not self.auxiliary_channels:
+      raise ValueError(
+          'The segmenter has no auxiliary head: set auxiliary_channels.'
+      )
     maps = self._maps(x, train, extents)
     logits = self.decode(maps, train=train, extents=extents)
     auxiliary = self.auxiliary(maps, train=train, extents=extents)
@@ -198,7 +205,11 @@ def create_segmenter(
   if not 0 <= dropout_rate < 1:
     raise ValueError(f'{dropout_rate=} must be in [0, 1).')
   backbone = factory.create_dense_backbone(
-      name, dtype=dtype, remat=remat, **overrides
+      name,
+      dtype=dtype,
+      remat=remat,
+      of_head=(*HEADS[head], 'dropout_rate'),
+      **overrides,
   )
   wanted = {
       'channels': channels,

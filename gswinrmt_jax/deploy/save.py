@@ -1,0 +1,136 @@
+"""Saves the model of a train loop of one's own as weights to load."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import io
+import os
+import pathlib
+from typing import Any
+
+from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gswinrmt_jax.deploy import export
+from gswinrmt_jax.models import named
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense import detector, rcnn, segmenter
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights.card import Card
+from gswinrmt_jax.weights.load import Weights
+
+
+def save_model(
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    variables: Mapping[str, Any],
+    *,
+    image_size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: Sequence[str] = (),
+    crop: float = 1.0,
+    fit_within: tuple[int, int] | None = None,
+) -> pathlib.Path:
+  """Saves a model, with what it needs to predict, for `load_model`.
+
+      save_model('weights/pets', model, variables, image_size=(224, 224),
+                 mean=info.mean, std=info.std, class_names=info.class_names)
+      load_model('weights/pets').predict('cat.jpg')
+
+  The folder has `model.safetensors`, `config.json` and a model card. Every
+  command takes it, too. The file is read back and compared with the model.
+
+  Args:
+    folder: The folder, which is created, or has been written by this function.
+    model: From `create_model`, `create_segmenter` or `create_detector`.
+    variables: `{'params', 'batch_stats'}`.
+    image_size: Height and width of the images that it was trained on, in
+      pixels.
+    mean: Mean per channel, which is subtracted from pixels / 255.
+    std: Standard deviation per channel, by which the result is divided.
+    class_names: Class names by label.
+    crop: Share of the resized image that is kept along each side; 0 if images
+      are squeezed to `image_size`.
+    fit_within: For a segmenter or detector, bounds of the longer and the
+      shorter side that images are resized to fit, in pixels; None keeps their
+      size.
+
+  Returns:
+    The path of `model.safetensors`.
+
+  Raises:
+    ValueError: If another function made the model, variables are not those of
+      the model, or a value is invalid.
+    UserError: If the folder holds other files or cannot be written.
+  """
+  folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
+  own = model.head if isinstance(model, detector.Detector) else model
+  card = Card(
+      name=_nearest_name(model.arch),
+      fields=dataclasses.asdict(model.arch),
+      num_classes=own.num_classes,
+      dense=dense,
+      class_names=tuple(class_names),
+      image_size=tuple(image_size),
+      mean=tuple(map(float, mean)),
+      std=tuple(map(float, std)),
+      crop=crop,
+      fit_within=fit_within,
+      dtype=jnp.dtype(model.dtype).name,
+  )
+  _check_variables(variables, card)
+  weights = Weights(variables, card, str(folder), folder)
+  return export.export(weights, 'safetensors', folder, Terminal(io.StringIO()))
+
+
+def _dense_fields(model):
+  """Returns the arguments that define a dense head; None for a classifier."""
+  if isinstance(model, Backbone):
+    return None
+  if isinstance(model, segmenter.Segmenter):
+    return {'head': model.decoder} | {
+        name: getattr(model, name) for name in segmenter.HEADS[model.decoder]
+    }
+  if not isinstance(model, detector.Detector):
+    raise ValueError(
+        f'a {type(model).__name__} is no model of create_model, '
+        'create_segmenter or create_detector'
+    )
+  head = 'retina'
+  if isinstance(model.head, rcnn.RCNN):
+    head = 'cascade' if model.head.is_cascade else 'mask'
+  return {'head': head, 'round_extents': model.round_extents} | {
+      name: getattr(model.head, name) for name in detector.head_fields(head)
+  }
+
+
+def _nearest_name(arch: Architecture) -> str:
+  """Returns the model that an architecture differs from in fewest fields."""
+
+  def changes(name):
+    original = dataclasses.asdict(named.MODELS[name])
+    return sum(
+        value != original[field]
+        for field, value in dataclasses.asdict(arch).items()
+    )
+
+  return min(sorted(named.MODELS), key=changes)
+
+
+def _check_variables(variables, card):
+  """Refuses variables that have other names or shapes than the model's."""
+  found, wanted = (
+      traverse_util.flatten_dict(jax.tree.map(np.shape, dict(tree)), sep='/')
+      for tree in (variables, card.variable_shapes())
+  )
+  for name in sorted(found.keys() | wanted.keys()):
+    here, there = found.get(name, 'missing'), wanted.get(name, 'absent')
+    if here != there:
+      raise ValueError(
+          f'variables are not those of the model: {name} is {here}, must be '
+          f'{there}'
+      )

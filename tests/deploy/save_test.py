@@ -1,0 +1,94 @@
+"""Tests that a model of one's own train loop is loaded as it was saved."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_variables
+
+import gswinrmt_jax
+from gswinrmt_jax.errors import UserError
+
+_SIZES = {
+    'widths': (4, 4, 8, 8),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 2, 2),
+    'mlp_ratios': (2.0, 2.0, 2.0, 2.0),
+}
+_HOW = {
+    'image_size': (32, 48),
+    'mean': np.float32([0.25, 0.5, 0.75]),
+    'std': (0.25, 0.25, 0.5),
+}
+
+
+def _classifier(**fields):
+  return gswinrmt_jax.create_model(
+      'swat_compact', num_classes=3, **_SIZES | fields
+  )
+
+
+def _variables(model):
+  return random_variables.nested(model, (1, 64, 64, 3))
+
+
+def test_a_classifier_predicts_as_it_was_trained(tmp_path):
+  model = _classifier(window_size=3)
+  variables = _variables(model)
+  path = gswinrmt_jax.save_model(
+      str(tmp_path / 'a'), model, variables, class_names=['x', 'y', 'z'], **_HOW
+  )
+  assert path == tmp_path / 'a' / 'model.safetensors'
+  loaded = gswinrmt_jax.load_model(tmp_path / 'a')
+  assert loaded.model == model and loaded.class_names == ('x', 'y', 'z')
+  assert loaded.card.name.startswith('swat_') and loaded.card.crop == 1
+  jax.tree.map(np.testing.assert_array_equal, loaded.variables, variables)
+  pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+  image = (pixels / np.float32(255) - _HOW['mean']) / np.float32(_HOW['std'])
+  expected = model.apply(variables, jnp.asarray(image)[None], train=False)
+  np.testing.assert_allclose(loaded.logits(pixels), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize('head', ['fpn', 'uper', 'retina', 'mask', 'cascade'])
+def test_dense_models_are_the_same(head, tmp_path, monkeypatch):
+  # Logits are compared with the classifier above.
+  monkeypatch.setattr(
+      'gswinrmt_jax.deploy.export.model_outputs',
+      lambda weights: weights.variables,
+  )
+  if head in ('fpn', 'uper'):
+    model = gswinrmt_jax.create_segmenter(
+        'rmt_t', head=head, num_classes=3, channels=4, **_SIZES
+    )
+  else:
+    model = gswinrmt_jax.create_detector(
+        'rmt_t', head=head, num_classes=3, channels=4, detections=7, **_SIZES
+    )
+  variables = _variables(model)
+  gswinrmt_jax.save_model(
+      tmp_path / 'a', model, variables, fit_within=(96, 48), **_HOW
+  )
+  loaded = gswinrmt_jax.load_model(tmp_path / 'a')
+  assert loaded.model == model and loaded.fit_within == (96, 48)
+  jax.tree.map(np.testing.assert_array_equal, loaded.variables, variables)
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path):
+  model = _classifier()
+  other = _variables(_classifier(ffn_conv=False, ffn_norm=False))
+  with pytest.raises(ValueError, match=r'/bias is missing, must be \(8,\)'):
+    gswinrmt_jax.save_model(tmp_path / 'a', model, other, **_HOW)
+  with pytest.raises(ValueError, match='is missing, must be'):
+    gswinrmt_jax.save_model(tmp_path / 'a', model, other['params'], **_HOW)
+  with pytest.raises(ValueError, match='2 names for 3 classes'):
+    gswinrmt_jax.save_model(
+        tmp_path / 'a', model, other, class_names='ab', **_HOW
+    )
+  with pytest.raises(ValueError, match='a Dense is no model of create_model'):
+    from flax import linen
+
+    gswinrmt_jax.save_model(tmp_path / 'a', linen.Dense(3), other, **_HOW)
+  assert not (tmp_path / 'a').exists()
+  (tmp_path / 'config.json').write_text('{}')
+  with pytest.raises(UserError, match=r'config\.json was not written by'):
+    gswinrmt_jax.save_model(tmp_path, model, _variables(model), **_HOW)
