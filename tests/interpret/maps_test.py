@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import oracle
 from PIL import Image
@@ -213,6 +214,14 @@ def test_the_stage_of_grad_cam_has_enough_tokens():
 def test_what_does_not_exist_is_refused(options, message):
   with pytest.raises(UserError, match=message):
     maps.compute(_model('rmt'), {}, IMAGE[0], **options)
+
+
+def test_dense_models_are_refused(monkeypatch):
+  # Users run without jaxtyping's checks.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  dense = gswinrmt_jax.create_segmenter('rmt_t', head='fpn', num_classes=2)
+  with pytest.raises(UserError, match='are those of a classifier, not of a Se'):
+    maps.compute(dense, {}, IMAGE[0])
 
 
 def test_images_that_are_none_are_refused():
