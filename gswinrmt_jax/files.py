@@ -116,18 +116,18 @@ def check_can_write(path: pathlib.Path) -> None:
   Call it before the work whose result the file will hold.
 
   Raises:
-    UserError: If `path` is a folder or a device, or its parent, or the nearest
-      folder above it that is there, cannot be written to.
+    UserError: If `path` is a folder or a device, or the nearest folder above it
+      that exists cannot be written to.
   """
   if path.exists() and not path.is_file():  # which `replaced` would replace
     what = 'a folder' if path.is_dir() else 'not a regular file'
     raise UserError(f'cannot write {path}: it is {what}')
-  there = next(folder for folder in path.parents if folder.exists())
+  there = next(place for place in path.parents if os.path.lexists(place))
   part = _beside(there / path.name, _PART)
   try:
     part.touch()
     part.unlink()
-  except (FileExistsError, NotADirectoryError):
+  except NotADirectoryError:
     raise UserError(f'cannot write {path}: a file is in the way') from None
   except OSError as error:
     raise UserError(f'cannot write {path}: {error.strerror}') from error
@@ -186,6 +186,7 @@ def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
 
   The lock is the operating system's (flock), so it ends with the process, even
   by kill -9. The file is removed at the end. A leftover file locks nothing.
+  One of another user may stay, and names that user's last process.
 
   Args:
     path: The lock file; its folder exists.
@@ -219,7 +220,7 @@ def _open_locked(path, wait):
     except PermissionError:
       if not path.exists():
         raise
-      file = path.open()  # of another user; it can be locked all the same
+      file = path.open()  # of another user; NFS alone cannot lock it then
     try:
       held = _lock(file, wait)
       # The previous holder may have removed the file since it was opened here.

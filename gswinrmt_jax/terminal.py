@@ -36,7 +36,8 @@ class Terminal:
   """Prints lines; on a terminal the progress line is redrawn in place.
 
   If the reader goes away, such as `| head` or a lost SSH session, further
-  output is discarded and the run continues.
+  output is discarded and the run continues. It continues, too, if the stream
+  cannot be written for another reason, such as a full disk; text may be lost.
   """
 
   def __init__(self, stream: TextIO | None = None):
@@ -131,7 +132,7 @@ class Terminal:
       print(text, end='', file=self._stream, flush=True)
     except OSError as error:
       if error.errno not in (errno.EPIPE, errno.EIO):
-        return  # A full disk, say: the next text is written with this one.
+        return  # A full disk, say: the next text may be written again.
       # Redirects the descriptor, since buffered text is written again at exit.
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())

@@ -55,9 +55,18 @@ def test_init_equals_flaxs_own(model, variables, images):
 
 
 def test_variables_are_float32_in_any_mode(model):
-  with jax.enable_x64(True):
-    drawn = gswinrmt_jax.init(model, jax.random.key(0))
-  assert {leaf.dtype.name for leaf in jax.tree.leaves(drawn)} == {'float32'}
+  sizes = {'widths': (4, 4, 4, 4), 'depths': (1, 1, 1, 1)}
+  sizes |= {'num_heads': (1, 1, 1, 1), 'num_classes': 2}
+  models = [model]
+  for head in ('fpn', 'uper'):
+    models.append(gswinrmt_jax.create_segmenter('rmt_b', head=head, **sizes))
+  for head in ('retina', 'mask', 'cascade'):
+    models.append(gswinrmt_jax.create_detector('rmt_b', head=head, **sizes))
+  for each in models:
+    with jax.enable_x64(True):
+      shapes = factory.variable_shapes.__wrapped__(each)
+    found = {leaf.dtype.name for leaf in jax.tree.leaves(shapes)}
+    assert found == {'float32'}, each
 
 
 def test_init_refuses_images_that_the_model_does_not_take(model, monkeypatch):

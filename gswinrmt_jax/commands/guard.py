@@ -50,7 +50,9 @@ def _allow_open_files():
   unlimited = resource.RLIM_INFINITY
   most = _OPEN_FILES if hard == unlimited else min(hard, _OPEN_FILES)
   if soft != unlimited and soft < most:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    # A sandbox may forbid it; few data sets need more.
+    with contextlib.suppress(OSError, ValueError):
+      resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Outcome:

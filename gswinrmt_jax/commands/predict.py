@@ -302,7 +302,7 @@ def _find(arguments, written):
     own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
-      if _is_map(own / inside) or any(
+      if (len(inside.parts) > 1 and _is_map(own / inside)) or any(
           inside.name.endswith(_WRITTEN)
           and (own / inside).is_relative_to(folder)
           and not own.is_relative_to(folder)

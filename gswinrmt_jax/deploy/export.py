@@ -92,7 +92,8 @@ def export(
   for file, is_ours in ours.items():
     if (folder / file).exists() and not is_ours(folder / file):
       raise UserError(
-          f'{folder / file} was not written by an export: choose another --out'
+          f'{folder / file} was not written by an export: choose another '
+          'folder (--out)'
       )
   _check_other_files(weights, folder, name)
   files.check_can_write(folder / name)
@@ -182,8 +183,8 @@ def _check_other_files(weights, folder, name):
   )
   if before != now:
     raise UserError(
-        f'{folder / there[0]} is of other weights: choose another --out, or '
-        'remove it'
+        f'{folder / there[0]} is of other weights: choose another folder '
+        '(--out), or remove it'
     )
 
 

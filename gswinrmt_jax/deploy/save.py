@@ -64,8 +64,9 @@ def save_model(
 
   Raises:
     ValueError: If another function made the model, variables are not those of
-      the model, or a value is invalid.
-    UserError: If the folder holds other files or cannot be written.
+      the model or not finite, or a value is invalid.
+    UserError: If the model does not take images of `image_size` or computes in
+      float64, or the folder holds other files or cannot be written.
   """
   folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
   own = model.head if isinstance(model, detector.Detector) else model
@@ -134,3 +135,5 @@ def _check_variables(variables, card):
           f'variables are not those of the model: {name} is {here}, must be '
           f'{there}'
       )
+  if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)):
+    raise ValueError('variables have values that are not finite')

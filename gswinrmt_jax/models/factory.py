@@ -72,7 +72,7 @@ def create_model(
     )
   return backbone.Backbone(
       arch=architecture.Architecture(**resolve(name, overrides)),
-      num_classes=num_classes,
+      num_classes=int(num_classes),
       dtype=jnp.dtype(dtype),
       remat=remat,
   )

@@ -17,8 +17,9 @@ class Preemption:
   """A context manager that handles signals asking a run to end.
 
   The first signal raises `Stopped` at once, unless `defer`. It also restores
-  the previous handlers, so that a second signal ends the process. A signal that
-  was ignored stays ignored, such as SIGHUP after `nohup` and Ctrl-C after `&`.
+  the previous handlers, so that a second signal ends the process. SIGHUP is
+  then ignored, as a lost session sends it twice. A signal that was ignored
+  before stays ignored, such as SIGHUP after `nohup` and Ctrl-C after `&`.
 
   Only the main thread can handle signals; in another, this does nothing.
 
@@ -93,9 +94,10 @@ class Preemption:
     when = 'this step'
     if processes.share()[1] > 1:
       when = 'the next logged step, as all processes do'
+    again = 'SIGTERM' if number == signal.SIGHUP else 'once more'
     text = (
         f'\n{signal.Signals(number).name}: ends after {when}, with a '
-        'checkpoint; once more to stop at once\n'
+        f'checkpoint; {again} to stop at once\n'
     )
     # The signal may have interrupted `print`. Nobody may be reading.
     with contextlib.suppress(OSError):

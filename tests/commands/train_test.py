@@ -272,6 +272,18 @@ def test_all_is_written_and_only_success_exits_as_usual(status, written):
   assert (done.returncode, done.stdout) == (status, written)
 
 
+def test_a_command_may_open_many_files():
+  program = (
+      'import resource as r; from gswinrmt_jax.commands import guard; '
+      'r.setrlimit(r.RLIMIT_NOFILE, (64, r.getrlimit(r.RLIMIT_NOFILE)[1])); '
+      'guard.exits(lambda: print(r.getrlimit(r.RLIMIT_NOFILE)[0] > 1024))'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', program], stdout=subprocess.PIPE, check=True
+  )
+  assert done.stdout == b'True\n'
+
+
 def test_a_reader_that_is_gone_is_not_reported():
   """As with `train --help | head -1`."""
   program = (

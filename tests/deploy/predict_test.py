@@ -324,6 +324,7 @@ def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   found = [f'{name}.png' for name in names[1:3]]
   images, _ = predict_command._find(['predictions'], out)
   assert [*images] == found
+  assert len(predict_command._find(['maps/a'], out)[0]) == 4
   # The folder that is named may have the name of the class, too.
   assert images[found[0]] == ('predictions',)
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -22,9 +23,15 @@ _HOW = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _numbers_of_numpy(monkeypatch):
+  # Users run without jaxtyping's checks, which refuse them.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+
+
 def _classifier(**fields):
   return gswinrmt_jax.create_model(
-      'swat_compact', num_classes=3, **_SIZES | fields
+      'swat_compact', num_classes=np.int64(3), **_SIZES | fields
   )
 
 
@@ -33,7 +40,7 @@ def _variables(model):
 
 
 def test_a_classifier_predicts_as_it_was_trained(tmp_path):
-  model = _classifier(window_size=3)
+  model = _classifier(window_size=np.int64(3))
   variables = _variables(model)
   path = gswinrmt_jax.save_model(
       str(tmp_path / 'a'), model, variables, class_names=['x', 'y', 'z'], **_HOW
@@ -58,7 +65,7 @@ def test_dense_models_are_the_same(head, tmp_path, monkeypatch):
   )
   if head in ('fpn', 'uper'):
     model = gswinrmt_jax.create_segmenter(
-        'rmt_t', head=head, num_classes=3, channels=4, **_SIZES
+        'rmt_t', head=head, num_classes=3, channels=np.int64(4), **_SIZES
     )
   else:
     model = gswinrmt_jax.create_detector(
@@ -88,6 +95,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     from flax import linen
 
     gswinrmt_jax.save_model(tmp_path / 'a', linen.Dense(3), other, **_HOW)
+  broken = jax.tree.map(lambda x: x * np.nan, _variables(model))
+  with pytest.raises(ValueError, match='have values that are not finite'):
+    gswinrmt_jax.save_model(tmp_path / 'a', model, broken, **_HOW)
   assert not (tmp_path / 'a').exists()
   (tmp_path / 'config.json').write_text('{}')
   with pytest.raises(UserError, match=r'config\.json was not written by'):

@@ -395,8 +395,11 @@ def _refused(root, prepare):
         ({'bbox': [1, 2, 'wide', 5]}, 'bbox must be four numbers'),
         ({'bbox': [float('nan'), 2, 7, 5]}, 'four numbers x y w h, not .nan'),
         ({'bbox': [1, 2, 6.5, -5]}, '1: bbox x y w h has a negative width or'),
-        ({'area': -30.0}, r'annotation 1: area must be 0 or more: -30\.0'),
-        ({'area': float('nan')}, 'area must be 0 or more: nan'),
+        (
+            {'area': -30.0},
+            r'annotation 1: area must be finite, .* more: -30\.0',
+        ),
+        ({'area': float('nan')}, 'area must be finite, and 0 or more: nan'),
         ({'iscrowd': '0'}, "1: iscrowd must be the number 0 or 1, not '0'"),
         ({'iscrowd': 2}, 'iscrowd must be the number 0 or 1, not 2'),
         ({'ignore': 'no'}, "1: ignore must be the number 0 or 1, not 'no'"),

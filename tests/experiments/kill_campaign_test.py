@@ -37,6 +37,15 @@ def test_the_campaign_of_record():
   assert where.count('evaluation') >= 3
 
 
+def test_the_campaign_on_the_digits():
+  path = ROOT / 'results' / 'kill_campaign_digits.json'
+  report = json.loads(path.read_text())
+  _check(report)
+  assert report['totals']['killed'] == 9 and len(report['rounds']) == 11
+  assert report['compared']['epochs'] == [20, 40, 60, 81]
+  assert report['compared']['arrays'] > 100
+
+
 @pytest.mark.parametrize(('name', 'killed'), [('sigterm', 38), ('sigint', 33)])
 def test_the_campaigns_of_signals(name, killed):
   """Each run ended with its signal's status, or had already finished."""

@@ -797,9 +797,10 @@ def test_other_data_at_224_pixels_are_not_the_paper_s(grouped):
   assert setting.benchmark is None
 
 
-def test_the_command(counted, write, capsys, tmp_path):
+def test_the_command(counted, write, capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))  # The shell leaves --out=~/x as is.
   folder, out = write('a', 'digits_rmt'), tmp_path / 'out'
-  assert report.main([str(folder), f'--out={out}']) == 0
+  assert report.main([str(folder), '--out=~/out']) == 0
   assert capsys.readouterr().out == f'{out}/report.md\n'
   for runs, to, said in (
       (out, tmp_path / 'none', 'there is no run in'),

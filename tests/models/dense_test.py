@@ -427,6 +427,14 @@ def test_the_number_of_classes_may_be_numpys(monkeypatch):
   assert model.num_classes == 5
 
 
+def test_what_has_no_auxiliary_head_says_so():
+  model = seg_heads.model('fpn')
+  with pytest.raises(ValueError, match='no auxiliary head: set auxiliary_ch'):
+    model.apply(
+        {}, jnp.zeros((1, 64, 64, 3)), train=True, method='logits_and_auxiliary'
+    )
+
+
 @pytest.mark.parametrize(
     ('options', 'message'),
     [

@@ -36,7 +36,7 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
 
 
 @pytest.mark.parametrize('first', [signal.SIGTERM, signal.SIGHUP])
-def test_a_lost_session_may_send_a_second_hangup(first):
+def test_a_lost_session_may_send_a_second_hangup(first, capfd):
   taken, preempted = [], preemption.Preemption()
   numbers = signal.SIGHUP, signal.SIGTERM
   before = [signal.signal(n, lambda n, _: taken.append(n)) for n in numbers]
@@ -50,6 +50,8 @@ def test_a_lost_session_may_send_a_second_hangup(first):
   finally:
     for number, handler in zip(numbers, before, strict=True):
       signal.signal(number, handler)
+  again = 'SIGTERM' if first == signal.SIGHUP else 'once more'
+  assert f'with a checkpoint; {again} to stop at' in capfd.readouterr().err
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():

@@ -287,8 +287,7 @@ def _wrong_field(entry, kinds):
     value = entry[key]
     if not isinstance(value, kind):
       return f'{key!r} is {value!r}'
-    known = value.encode(errors='ignore').decode() if kind is str else value
-    if known != value:
+    if kind is str and value.encode(errors='ignore').decode() != value:
       return f'{key!r} is not UTF-8: {value!a}'
   return None
 
@@ -322,7 +321,7 @@ def _found(annotation, labels):
     raise ValueError(f'{which}: area is no number: {area!r}') from None
   # COCO's score would ignore the object. Not a number is refused here, too.
   if area is not None and not 0 <= area < math.inf:
-    raise ValueError(f'{which}: area must be 0 or more: {area!r}')
+    raise ValueError(f'{which}: area must be finite, and 0 or more: {area!r}')
   box = left, top, right, bottom = x, y, x + width, y + height
   mask = annotation.get('segmentation')
   if annotation.get('ignore') and not mask:

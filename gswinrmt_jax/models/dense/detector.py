@@ -152,6 +152,7 @@ def create_detector(
   for field, value in counts.items():
     if not isinstance(value, numbers.Integral) or value < 1:
       raise ValueError(f'{field}={value!r} must be a whole number above 0.')
+  settings |= {k: int(v) for k, v in counts.items() if k in settings}
   if not settings.get('anchor_scale', 1) > 0:
     raise ValueError(
         f'anchor_scale={overrides["anchor_scale"]} must be above 0.'
@@ -184,7 +185,7 @@ def create_detector(
           dtype=backbone.dtype,
           **settings,
       ),
-      round_extents=round_extents,
+      round_extents=int(round_extents),
       dtype=backbone.dtype,
       remat=remat,
   )

@@ -110,7 +110,8 @@ class Double(nn.Module):
   def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b _ _ f']:
     """Returns the map of twice the size."""
     shape = (2, 2, x.shape[-1], self.features)
-    kernel = self.param('kernel', he_normal, shape).astype(self.dtype)
+    kernel = self.param('kernel', he_normal, shape, jnp.float32)
+    kernel = kernel.astype(self.dtype)
     zeros = nn.initializers.zeros
     bias = self.param('bias', zeros, shape[-1:], jnp.float32)
     y = jnp.einsum('bijc,uvcf->biujvf', x.astype(self.dtype), kernel)

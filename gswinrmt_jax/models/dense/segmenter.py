@@ -234,8 +234,8 @@ def create_segmenter(
   return Segmenter(
       arch=backbone.arch,
       decoder=head,
-      num_classes=num_classes,
-      **widths,
+      num_classes=int(num_classes),
+      **{field: int(width) for field, width in widths.items()},
       dropout_rate=dropout_rate,
       dtype=backbone.dtype,
       remat=remat,
