@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import secrets
 import shutil
 import socket
@@ -178,6 +179,20 @@ def user_cache() -> pathlib.Path:
     return pathlib.Path(root).expanduser() / 'gswinrmt_jax'
   except RuntimeError as error:
     raise UserError(f'{root}: there is no home; set XDG_CACHE_HOME') from error
+
+
+def allow_open(count: int) -> None:
+  """Lets this process open so many files, and 256 more, if the system does.
+
+  The soft limit is often 1,024.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  needed = count + 256
+  if soft != resource.RLIM_INFINITY and soft < needed:
+    most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    # A sandbox may forbid it.
+    with contextlib.suppress(OSError, ValueError):
+      resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextlib.contextmanager

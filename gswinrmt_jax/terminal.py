@@ -42,7 +42,8 @@ class Terminal:
 
   def __init__(self, stream: TextIO | None = None):
     self._stream = stream or sys.stdout
-    self._in_place = self._stream.isatty()
+    # A stream of the user's own may have `write` alone; there may be none.
+    self._in_place = bool(getattr(self._stream, 'isatty', bool)())
     self._open = False  # whether the last line may still change
     self._lock = threading.RLock()  # `busy` counts in a thread
 
@@ -121,10 +122,13 @@ class Terminal:
     """Prints one line instead of raising if an optional file is not written."""
     try:
       yield
-    except OSError as error:
-      self.say(f'{what} was not written ({error.strerror or error})')
+    except Exception as error:  # Matplotlib raises many types.
+      reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
+      self.say(f'{what} was not written ({reason})')
 
   def _print(self, text):
+    if self._stream is None:
+      return
     # What the stream cannot encode is escaped.
     encoding = getattr(self._stream, 'encoding', None) or 'utf-8'
     text = text.encode(encoding, 'backslashreplace').decode(encoding)

@@ -340,3 +340,15 @@ def test_without_locks_in_the_file_system_nothing_is_locked(
   path = tmp_path / 'lock'
   with files.locked(path) as one, files.locked(path) as other:
     assert one is other is False
+
+
+def test_as_many_files_may_be_open_as_are_needed():
+  program = (
+      'import resource as r; from gswinrmt_jax import files; '
+      'r.setrlimit(r.RLIMIT_NOFILE, (64, r.getrlimit(r.RLIMIT_NOFILE)[1])); '
+      'files.allow_open(500); print(r.getrlimit(r.RLIMIT_NOFILE)[0])'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', program], stdout=subprocess.PIPE, check=True
+  )
+  assert done.stdout == b'756\n'

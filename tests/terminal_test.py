@@ -124,6 +124,26 @@ def test_a_file_that_a_run_can_do_without_is_named():
   )
 
 
+def test_a_stream_may_have_write_alone_and_none_is_silent(monkeypatch):
+  class Tee:
+    """As notebooks and scripts define it."""
+
+    def __init__(self):
+      self.text = ''
+
+    def write(self, text):
+      self.text += text
+
+    def flush(self):
+      pass
+
+  tee = Tee()
+  terminal_lib.Terminal(tee).say('said')
+  assert tee.text == 'said\n'
+  monkeypatch.setattr(sys, 'stdout', None)
+  terminal_lib.Terminal().say('nothing')
+
+
 def test_a_run_outlives_a_full_disk_of_its_log():
   written = []
 

@@ -53,6 +53,10 @@ class Restored:
   step: int
 
 
+# Threads that still write after `abandon`, by the directory.
+_ABANDONED: dict[pathlib.Path, threading.Thread] = {}
+
+
 class Checkpointer:
   """Saves and restores the checkpoints of one run folder.
 
@@ -81,6 +85,8 @@ class Checkpointer:
     self.directory = directory.absolute()  # Orbax requires it.
     self._read_only = read_only
     self._warn = warn
+    if not read_only and (left := _ABANDONED.pop(self.directory, None)):
+      left.join()  # in a notebook, say, where the process goes on
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed
@@ -149,6 +155,8 @@ class Checkpointer:
 
   def abandon(self) -> None:
     """Stops waiting for a running save, which may end with the process."""
+    if self._writing:
+      _ABANDONED[self.directory] = self._writing
     self._writing = self._failure = None
 
   def clean(self) -> None:

@@ -5,15 +5,12 @@ import contextlib
 import multiprocessing
 import os
 import re
-import resource
 import signal
 import sys
 from typing import NoReturn
 
 from gswinrmt_jax import terminal
 from gswinrmt_jax.errors import explain, interruption, RunError, Stopped
-
-_OPEN_FILES = 2**16
 
 
 def exits(main: Callable[[], int]) -> NoReturn:
@@ -24,7 +21,6 @@ def exits(main: Callable[[], int]) -> NoReturn:
   device that is gone. What it would do for others is done here: other hosts are
   left in order, and processes that were started are ended.
   """
-  _allow_open_files()
   if sys.stdout:  # Names may have characters that the terminal lacks.
     sys.stdout.reconfigure(errors='backslashreplace')
   status = main()
@@ -35,24 +31,10 @@ def exits(main: Callable[[], int]) -> NoReturn:
       sys.modules['jax'].distributed.shutdown()
     for child in multiprocessing.active_children():
       child.terminate()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+      stream.flush()
   finally:  # The reader of a pipe may be gone, so that flushing fails.
     os._exit(status)
-
-
-def _allow_open_files():
-  """Raises the soft limit of open files, which is often 1,024.
-
-  A prepared data set has all of its files open, for ImageNet 1,024 and more.
-  """
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  unlimited = resource.RLIM_INFINITY
-  most = _OPEN_FILES if hard == unlimited else min(hard, _OPEN_FILES)
-  if soft != unlimited and soft < most:
-    # A sandbox may forbid it; few data sets need more.
-    with contextlib.suppress(OSError, ValueError):
-      resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Outcome:
@@ -82,7 +64,8 @@ def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
   outcome = Outcome()
   try:
     yield outcome
-    sys.stdout.flush()
+    if sys.stdout:
+      sys.stdout.flush()
   except BrokenPipeError:
     outcome.status = 128 + signal.SIGPIPE
     # Buffered text is written again at exit.

@@ -358,7 +358,7 @@ def _write_table(path, rows, top):
 
 def _with_progress(found, total, terminal):
   """Yields predictions, and shows how many there are and the time left."""
-  tick = _TICK if sys.stderr.isatty() else _RARE
+  tick = _TICK if sys.stderr and sys.stderr.isatty() else _RARE
   began = shown = time.perf_counter()
   for count, one in enumerate(found, 1):
     yield one

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-import functools
 import os
 import pathlib
 import re
@@ -240,7 +239,7 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   """Returns the images of class folders, with train and val and any test.
 
   A walk over millions of files takes long, so the last result is kept until
-  files are added to the folders of splits or classes, or removed.
+  files are added to the folders that images are in, or removed.
 
   Images without splits are divided 8 : 1 : 1, and if only val is missing, a
   tenth of train is held out for it, at random within each class, by seed 0.
@@ -253,25 +252,54 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   Raises:
     UserError: As in `find` and `collection.divide`.
   """
-  places = [root, *(root / name for name in folders(root, Counter()))]
-  for part in places[1:]:
-    if _split_of(part.name):
-      places += (part / name for name in folders(part, Counter()))
-  times = tuple(place.stat().st_mtime_ns for place in places)
-  found, why_not = _read(root, times)
+  times, found, why_not = _LAST.get(root, ({}, None, ''))
+  if not times or times != _times(times):
+    before = _times(_outer_folders(root))
+    found, why_not = _read(root)
+    inside = {
+        parent
+        for image in found.images
+        for parent in pathlib.PurePath(image.file_name).parents
+    }
+    _LAST.clear()
+    _LAST[root] = (
+        _times(root / each for each in inside) | before,
+        found,
+        why_not,
+    )
   if train and why_not:
     raise UserError(why_not)
   return found
 
 
-@functools.lru_cache(maxsize=1)
-def _read(root, times):
-  """Reads class folders whose folders were last changed at `times`.
+# The last result of `read`: when its folders were changed, the images, and why
+# they do not do for training.
+_LAST: dict[pathlib.Path, tuple] = {}
+
+
+def _outer_folders(root):
+  """Returns a folder, those in it, and those of classes in its splits."""
+  places = [root, *(root / name for name in folders(root, Counter()))]
+  for part in places[1:]:
+    if _split_of(part.name):
+      places += (part / name for name in folders(part, Counter()))
+  return places
+
+
+def _times(places):
+  """Returns when folders were last changed; 0 for those that are gone."""
+  return {
+      place: os.stat(place).st_mtime_ns if os.path.exists(place) else 0
+      for place in places
+  }
+
+
+def _read(root):
+  """Reads class folders.
 
   Returns:
     The images, and why they do not do for training, '' if they do.
   """
-  del times
   found = find(root, train=False)
   held_out = 'a tenth of each class, held out at random (seed 0)'
   if UNDIVIDED in found.splits:

@@ -5,7 +5,9 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import re
 import signal
+import sys
 import threading
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ import numpy as np
 from gswinrmt_jax.errors import UserError
 
 AHEAD = 2  # elements that each thread, or batches that each worker, prefetches
+_EXIT = re.compile(r'terminated unexpectedly with exit code (-?\d+)')  # Grain's
 _T = TypeVar('_T')
 
 
@@ -30,7 +33,8 @@ def with_bar(
   """Wraps items in a progress bar of tqdm if there is a terminal."""
   import tqdm
 
-  return tqdm.tqdm(items, title, count, unit=unit, disable=None, **how)
+  disable = None if sys.stderr else True  # None: unless it is a terminal
+  return tqdm.tqdm(items, title, count, unit=unit, disable=disable, **how)
 
 
 def in_threads(
@@ -60,11 +64,16 @@ def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
   """Yields the elements of a Grain data set in order, read by processes.
 
   Raises:
-    UserError: If a worker is killed.
+    UserError: If a worker is killed or fails, or this process may have none.
   """
   from absl import flags
   import grain
 
+  if multiprocessing.current_process().daemon:
+    raise UserError(
+        'a process of multiprocessing.Pool can start no workers that decode '
+        'images: set config.data.workers to 0'
+    )
   if not flags.FLAGS.is_parsed():  # Grain reads a flag.
     flags.FLAGS.mark_as_parsed()
   iterator = iter(
@@ -78,15 +87,23 @@ def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
       # Copied, because the shared memory is freed with the workers.
       yield {name: np.array(array) for name, array in result.items()}
   except RuntimeError as error:
-    if 'terminated unexpectedly' not in str(error):  # Grain's message.
+    code = _EXIT.search(str(error))
+    if not code:
       raise
+    if int(code[1]) >= 0:  # It ended by itself.
+      raise UserError(
+          'a worker that decodes images failed at its start: a script that '
+          "trains must do so under `if __name__ == '__main__':`, since workers "
+          'import it, or with config.data.workers=0'
+      ) from error
     raise UserError(
         'a worker that decodes images was killed, as happens when memory or '
         '/dev/shm is full: free or enlarge it, or lower config.data.workers '
         'or config.batch_size'
     ) from error
   finally:
-    iterator.close()
+    with contextlib.suppress(AssertionError):  # of one that never started
+      iterator.close()
     del iterator  # A reference cycle holds the last shared memory.
     gc.collect()
 

@@ -119,7 +119,7 @@ class LoadedClassifier(LoadedModel):
 
     Arguments and errors are those of `pixels`. `np.stack` makes a batch.
     """
-    return np.asarray(self._normalize(self.pixels(image)[None])[0])
+    return self._normalize(self.pixels(image))
 
   def predict(
       self,
@@ -256,7 +256,7 @@ class LoadedClassifier(LoadedModel):
     found = maps.compute(
         self.model,
         self.variables,
-        self._normalize(pixels[None])[0],
+        self._normalize(pixels),
         point=point,
         label=prediction.labels[0],
     )

@@ -6,7 +6,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 from flax import linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, UInt8
 import numpy as np
 import PIL.Image
@@ -76,10 +75,9 @@ class LoadedModel:
 
   def _normalize(self, pixels):
     """Returns `(pixels / 255 - mean) / std`, float32."""
-    card = self.card
-    return augment_lib.normalize(
-        jnp.asarray(pixels), mean=card.mean, std=card.std
-    )
+    # In NumPy, as a worker process that was forked cannot use JAX.
+    mean, std = np.float32(self.card.mean), np.float32(self.card.std)
+    return (pixels.astype(np.float32) / 255 - mean) / std
 
   @property
   def _pixel_model(self):

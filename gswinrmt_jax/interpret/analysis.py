@@ -90,7 +90,8 @@ def analyze_runs(
     report = _analyze(*inputs, images, terminal)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, report)
-    with files.replaced(path.with_suffix('.png')) as part:
+    plot = path.with_suffix('.png')
+    with terminal.warn_if_not_written(plot.name), files.replaced(plot) as part:
       draw(report).savefig(part, format='png')
     terminal.say(f'{report["source"]}: {path} and .png')
     reports.append(report)

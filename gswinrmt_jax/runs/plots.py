@@ -87,6 +87,14 @@ def draw_curves(
     terminal: Reports a plot that cannot be written.
     summary: The run's summary, for the test results.
   """
+  path = folder / 'curves.png'
+  with terminal.warn_if_not_written(path.name):
+    canvas = _curves(folder, entries, summary)
+    with files.replaced(path) as part:
+      canvas.print_png(part)
+
+
+def _curves(folder, entries, summary):
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
@@ -128,9 +136,7 @@ def draw_curves(
   legend = figure.add_subplot(cells[1, len(panels) - 3 :])
   legend.axis('off')
   legend.legend(lines.values(), lines, loc='center', frameon=False)
-  path = folder / 'curves.png'
-  with terminal.warn_if_not_written(path.name), files.replaced(path) as part:
-    canvas.print_png(part)
+  return canvas
 
 
 def _draw_metric(axes, name, train, epochs, note):

@@ -42,7 +42,7 @@ def train(
     Stopped: If a signal ended the run. Completed steps are in a checkpoint.
   """
   compilation.keep_programs()
-  terminal = terminal or processes.terminal()
+  terminal, folder = terminal or processes.terminal(), pathlib.Path(folder)
   with contextlib.ExitStack() as stack:
     preemption = stack.enter_context(Preemption())
     run = stack.enter_context(open_run(config, folder, terminal))

@@ -150,6 +150,17 @@ def test_a_class_without_images_does_for_evaluation(tmp_path):
     class_folders.read(tmp_path)
 
 
+def test_images_that_are_added_at_any_depth_are_found(tmp_path):
+  _write(tmp_path, 'train/a/day1', 'train/b', 'val/a', 'val/b')
+  assert len(class_folders.read(tmp_path).images) == 40
+  assert class_folders.read(tmp_path) is class_folders.read(tmp_path)
+  for path, count in (('a/day1/x.png', 41), ('b/day/1/y.png', 42)):
+    image_files.write(tmp_path, [f'train/{path}'])
+    assert len(class_folders.read(tmp_path).images) == count
+  (tmp_path / 'train/a/day1/x.png').unlink()
+  assert len(class_folders.read(tmp_path).images) == 41
+
+
 @pytest.mark.parametrize('split', ['train', 'val'])
 def test_a_copy_in_a_mac_spelling_has_the_same_order(split, tmp_path):
   read = []

@@ -335,7 +335,7 @@ def test_records_are_told_apart_by_name_id_or_bytes():
     info = types.SimpleNamespace(
         features={'label': types.SimpleNamespace(num_classes=1)},
         version='1.0.0',
-        splits={'train': mock.Mock()},
+        splits={'train': mock.Mock(filepaths=[])},
     )
     records = (
         {'file_name': b'a.png', 'id': b'7', 'image': b'1'},

@@ -1,6 +1,8 @@
 """Tests the training curves and the plot of an augmented batch."""
 
+import io
 import threading
+from unittest import mock
 
 import jax.numpy as jnp
 from matplotlib import figure as figure_lib
@@ -57,6 +59,16 @@ def test_writes_a_picture_whole(tmp_path):
   plots.draw_curves(tmp_path, [], Terminal())
   assert not np.array_equal(first, np.asarray(Image.open(path).convert('L')))
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
+
+
+def test_what_matplotlib_cannot_draw_ends_no_run(tmp_path, monkeypatch):
+  """As with `text.usetex` in a user's settings, and no LaTeX."""
+  error = RuntimeError('latex could not be found\nmore')
+  monkeypatch.setattr(plots, '_curves', mock.Mock(side_effect=error))
+  stream = io.StringIO()
+  plots.draw_curves(tmp_path, [], Terminal(stream))
+  said = 'curves.png was not written (latex could not be found)\n'
+  assert stream.getvalue() == said
 
 
 def test_one_thread_draws_all_curves(tmp_path, monkeypatch):
