@@ -63,8 +63,13 @@ run() { # a command, within what is left of LIMIT
 measure() { # NAME OPTION...: into RESULTS/NAME.json
   local file=$results/$1.json
   shift
-  [[ -e $file ]] || run "$python" benchmarks/speed.py --json "$file" \
-    "${how[@]}" "$@" || failed+=("$file")
+  [[ -e $file ]] || {
+    run "$python" benchmarks/speed.py --json "$file.part" "${how[@]}" "$@" &&
+      mv "$file.part" "$file"
+  } || failed+=("$file")
+  if grep -qs not_measured "$file"; then
+    failed+=("$file has programs that were not measured; remove it to try again")
+  fi
 }
 
 training() {

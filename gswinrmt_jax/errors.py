@@ -6,6 +6,9 @@ import difflib
 import os
 import sys
 
+# Of XLA; the second if another process has reserved the memory of the GPU.
+_NO_MEMORY = 'RESOURCE_EXHAUSTED', 'DNN library initialization failed'
+
 
 class UserError(Exception):
   """An error the user can fix: one line saying what, where, and what to do.
@@ -45,11 +48,14 @@ def explain(error: BaseException) -> str:
   if isinstance(error, MemoryError):
     return f'there is not enough memory{": " * bool(str(error))}{error}'
   # JAX's error class is derived from RuntimeError.
-  if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
+  if isinstance(error, RuntimeError) and any(
+      said in str(error) for said in _NO_MEMORY
+  ):
     return (
         'the device does not have enough memory: lower the batch size '
         '(config.batch_size, config.eval_batch_size, --batch-size) or the size '
-        'of images'
+        'of images; if another process of JAX holds the GPU, set '
+        'XLA_PYTHON_CLIENT_PREALLOCATE=false for both'
     )
   platforms = os.environ.get('JAX_PLATFORMS', '')
   if platforms and _has_no_backend(error):

@@ -6,6 +6,8 @@ import os
 import compiling
 
 os.environ.setdefault('XLA_FLAGS', compiling.quick_flags())
+# On a GPU, float32 would meet TF32, and each worker reserve most of its memory.
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
 from jaxtyping import install_import_hook

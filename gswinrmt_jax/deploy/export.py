@@ -12,6 +12,7 @@ scores and not cut off at any: the caller chooses the least score.
 """
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 import json
 import logging
@@ -106,15 +107,19 @@ def export(
       prefix=f'.{folder.name}.', dir=beside
   ) as place:
     written = pathlib.Path(place) / name
-    with terminal.busy(f'Writing {name} and comparing its {what}'):
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(
+          terminal.busy(f'Writing {name} and comparing its {what}')
+      )
+      if file_format == 'stablehlo':
+        weights = _on_cpu(weights, stack)
       found = write(weights, written)
+      if file_format == 'onnx':  # computed by a CPU, and not in TF32
+        stack.enter_context(jax.default_matmul_precision('highest'))
       if parameters:
         expected = weights.variables['params']
       else:
-        # ONNX is computed by a CPU, and not in TF32.
-        exact = 'highest' if file_format == 'onnx' else None
-        with jax.default_matmul_precision(exact):
-          expected = model_outputs(weights)
+        expected = model_outputs(weights)
       said = _compare(name, what, found, expected, tolerance)
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -129,6 +134,21 @@ def export(
       f'({path.stat().st_size / 1e6:.1f} MB); {said}.'
   )
   return path
+
+
+def _on_cpu(weights, stack):
+  """Returns weights for programs that are compared on a CPU, if there is one.
+
+  In TF32, two programs of one model differ by much more than rounding.
+  """
+  try:
+    cpu, *_ = jax.local_devices(backend='cpu')
+  except RuntimeError:  # JAX_PLATFORMS names others.
+    return weights
+  stack.enter_context(jax.default_device(cpu))
+  return dataclasses.replace(
+      weights, variables=jax.device_get(weights.variables)
+  )
 
 
 def _compare(name, what, found, expected, tolerance):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from gswinrmt_jax import files
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
@@ -19,9 +20,13 @@ def keep_programs() -> None:
   Compiling for an accelerator takes minutes, mostly to choose among kernels. A
   cache folder that is already set (`JAX_COMPILATION_CACHE_DIR`) is kept, and
   `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off. On a CPU nothing is
-  cached: programs that JAX 0.10 makes for the cache run on one core.
+  cached: programs that JAX 0.10 makes for the cache run on one core. Nor is it
+  for several processes: XLA tunes kernels in all of them together, so one that
+  finds its program in a folder of its host alone would let the others wait.
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
+    return
+  if processes.share()[1] > 1:
     return
   with contextlib.suppress(UserError):  # There is no home.
     folder = files.user_cache() / 'compiled'

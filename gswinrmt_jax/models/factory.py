@@ -183,7 +183,7 @@ def variable_shapes(
   image_shape = image_shape or (model.arch.stride, model.arch.stride, 3)
   return jax.eval_shape(
       functools.partial(model.init, train=False),
-      jax.random.key(0),
+      jax.eval_shape(lambda: jax.random.key(0)),  # opens no device
       jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
   )
 
