@@ -164,8 +164,8 @@ def _in_c(error):
             2,
             'gswinrmt: the device does not have enough memory: lower '
             'the batch size (config.batch_size, config.eval_batch_size, '
-            '--batch-size) or the size of images; if another process of JAX holds the GPU, '
-            'set XLA_PYTHON_CLIENT_PREALLOCATE=false for both\n',
+            '--batch-size) or the size of images; if another process of JAX '
+            'holds the GPU, set XLA_PYTHON_CLIENT_PREALLOCATE=false for both\n',
         ),
         (RunError('disk full'), 1, 'gswinrmt: disk full\n'),
         (
