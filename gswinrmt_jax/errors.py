@@ -6,8 +6,7 @@ import difflib
 import os
 import sys
 
-# Of XLA; the second if another process has reserved the memory of the GPU.
-_NO_MEMORY = 'RESOURCE_EXHAUSTED', 'DNN library initialization failed'
+_NO_CUDNN = 'DNN library initialization failed'  # XLA's
 
 
 class UserError(Exception):
@@ -48,9 +47,14 @@ def explain(error: BaseException) -> str:
   if isinstance(error, MemoryError):
     return f'there is not enough memory{": " * bool(str(error))}{error}'
   # JAX's error class is derived from RuntimeError.
-  if isinstance(error, RuntimeError) and any(
-      said in str(error) for said in _NO_MEMORY
-  ):
+  if isinstance(error, RuntimeError) and _NO_CUDNN in str(error):
+    return (
+        'cuDNN cannot start, as the lines of XLA above explain: install the '
+        'cuDNN that JAX needs (the extra cuda12 or cuda13); or, if another '
+        'process of JAX holds the GPU, set XLA_PYTHON_CLIENT_PREALLOCATE=false '
+        'for both'
+    )
+  if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
     return (
         'the device does not have enough memory: lower the batch size '
         '(config.batch_size, config.eval_batch_size, --batch-size) or the size '

@@ -182,7 +182,7 @@ def user_cache() -> pathlib.Path:
 
 
 def allow_open(count: int) -> None:
-  """Lets this process open so many files, and 256 more, if the system does.
+  """Lets this process open `count` files and 256 more, if the system allows.
 
   The soft limit is often 1,024.
   """
@@ -235,7 +235,7 @@ def _open_locked(path, wait):
     except PermissionError:
       if not path.exists():
         raise
-      file = path.open()  # of another user; NFS alone cannot lock it then
+      file = path.open()  # of another user; it can be locked, but on NFS
     try:
       held = _lock(file, wait)
       # The previous holder may have removed the file since it was opened here.

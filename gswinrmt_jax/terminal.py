@@ -11,6 +11,8 @@ import time
 from typing import TextIO
 import unicodedata
 
+from gswinrmt_jax.errors import interruption
+
 _PATIENCE = 2.0  # seconds before a slow operation is shown
 _TICK = 1.0  # seconds between updates of the elapsed time
 # Controls that reorder the text around them.
@@ -123,8 +125,10 @@ class Terminal:
     try:
       yield
     except Exception as error:  # Matplotlib raises many types.
+      if interruption(error):
+        raise
       reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
-      self.say(f'{what} was not written ({reason})')
+      self.say(f'{what} was not written ({reason or type(error).__name__})')
 
   def _print(self, text):
     if self._stream is None:
@@ -133,10 +137,11 @@ class Terminal:
     encoding = getattr(self._stream, 'encoding', None) or 'utf-8'
     text = text.encode(encoding, 'backslashreplace').decode(encoding)
     try:
-      print(text, end='', file=self._stream, flush=True)
+      flush = hasattr(self._stream, 'flush')
+      print(text, end='', file=self._stream, flush=flush)
     except OSError as error:
       if error.errno not in (errno.EPIPE, errno.EIO):
-        return  # A full disk, say: the next text may be written again.
+        return  # A full disk, say: later text may be written.
       # Redirects the descriptor, since buffered text is written again at exit.
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())

@@ -134,9 +134,6 @@ def test_a_stream_may_have_write_alone_and_none_is_silent(monkeypatch):
     def write(self, text):
       self.text += text
 
-    def flush(self):
-      pass
-
   tee = Tee()
   terminal_lib.Terminal(tee).say('said')
   assert tee.text == 'said\n'

@@ -85,8 +85,9 @@ class Checkpointer:
     self.directory = directory.absolute()  # Orbax requires it.
     self._read_only = read_only
     self._warn = warn
-    if not read_only and (left := _ABANDONED.pop(self.directory, None)):
+    if not read_only and (left := _ABANDONED.get(self.directory)):
       left.join()  # in a notebook, say, where the process goes on
+      del _ABANDONED[self.directory]
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed

@@ -196,7 +196,7 @@ def _stream(
     return parallel.in_processes(found.batch(size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records
   # between threads one by one takes longer than decoding small images. All
-  # threads together read two batches ahead, or two images for each core if
-  # these are more.
+  # threads together read at most about two batches ahead, or two images for
+  # each core if these are more.
   part = min(_PART, -(-size // parallel.cores()))
   return parallel.in_threads(found.batch(part), batch=size)

@@ -256,10 +256,11 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   if not times or times != _times(times):
     before = _times(_outer_folders(root))
     found, why_not = _read(root)
+    direct = {os.path.dirname(image.file_name) for image in found.images}
     inside = {
-        parent
-        for image in found.images
-        for parent in pathlib.PurePath(image.file_name).parents
+        place
+        for each in map(pathlib.PurePath, direct)
+        for place in (each, *each.parents)
     }
     _LAST.clear()
     _LAST[root] = (

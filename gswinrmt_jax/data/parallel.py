@@ -64,7 +64,8 @@ def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
   """Yields the elements of a Grain data set in order, read by processes.
 
   Raises:
-    UserError: If a worker is killed or fails, or this process may have none.
+    UserError: If a worker is killed or ends by itself, or this process may have
+      none.
   """
   from absl import flags
   import grain
@@ -92,9 +93,10 @@ def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
       raise
     if int(code[1]) >= 0:  # It ended by itself.
       raise UserError(
-          'a worker that decodes images failed at its start: a script that '
-          "trains must do so under `if __name__ == '__main__':`, since workers "
-          'import it, or with config.data.workers=0'
+          f'a worker that decodes images ended with status {code[1]}, see what '
+          'it printed above: a script that trains must do so under '
+          "`if __name__ == '__main__':`, since workers import it; or set "
+          'config.data.workers=0'
       ) from error
     raise UserError(
         'a worker that decodes images was killed, as happens when memory or '

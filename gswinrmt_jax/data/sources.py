@@ -160,7 +160,7 @@ class TfdsSource(Source):
 
     # Every file that is read stays open; a run opens its splits twice.
     splits = builder.info.splits.values()
-    files.allow_open(2 * sum(len(each.filepaths) for each in splits))
+    files.allow_open(2 * sum(each.num_shards for each in splits))
     self.folder = pathlib.Path(builder.data_path)
     self._dataset, self.split = self.folder.parent.name, split
     self.version = str(builder.info.version)

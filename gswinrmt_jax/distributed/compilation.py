@@ -20,9 +20,10 @@ def keep_programs() -> None:
   Compiling for an accelerator takes minutes, mostly to choose among kernels. A
   cache folder that is already set (`JAX_COMPILATION_CACHE_DIR`) is kept, and
   `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off. On a CPU nothing is
-  cached: programs that JAX 0.10 makes for the cache run on one core. Nor is it
-  for several processes: XLA tunes kernels in all of them together, so one that
-  finds its program in a folder of its host alone would let the others wait.
+  cached: programs that JAX 0.10 makes for the cache run on one core. Nor is
+  anything for several processes: XLA tunes kernels in all of them together, so
+  one that finds its program in a folder of its host alone would let the others
+  wait.
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return

@@ -90,10 +90,12 @@ def analyze_runs(
     report = _analyze(*inputs, images, terminal)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, report)
-    plot = path.with_suffix('.png')
-    with terminal.warn_if_not_written(plot.name), files.replaced(plot) as part:
-      draw(report).savefig(part, format='png')
-    terminal.say(f'{report["source"]}: {path} and .png')
+    plot, written = path.with_suffix('.png'), str(path)
+    with terminal.warn_if_not_written(plot.name):
+      with files.replaced(plot) as part:
+        draw(report).savefig(part, format='png')
+      written += ' and .png'
+    terminal.say(f'{report["source"]}: {written}')
     reports.append(report)
   terminal.say(table(reports))
 

@@ -174,6 +174,14 @@ def _in_c(error):
             'gswinrmt: there is not enough memory: Unable to allocate 4 TiB\n',
         ),
         (MemoryError(), 2, 'gswinrmt: there is not enough memory\n'),
+        (
+            RuntimeError('FAILED: DNN library initialization failed. Look'),
+            2,
+            'gswinrmt: cuDNN cannot start, as the lines of XLA above explain: '
+            'install the cuDNN that JAX needs (the extra cuda12 or cuda13); '
+            'or, if another process of JAX holds the GPU, set '
+            'XLA_PYTHON_CLIENT_PREALLOCATE=false for both\n',
+        ),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
         (_in_c(KeyboardInterrupt()), 130, '\ngswinrmt: stopped\n'),
         (Stopped('at step 3', 15), 143, 'gswinrmt: at step 3\n'),

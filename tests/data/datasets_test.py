@@ -335,7 +335,7 @@ def test_records_are_told_apart_by_name_id_or_bytes():
     info = types.SimpleNamespace(
         features={'label': types.SimpleNamespace(num_classes=1)},
         version='1.0.0',
-        splits={'train': mock.Mock(filepaths=[])},
+        splits={'train': mock.Mock(num_shards=0)},
     )
     records = (
         {'file_name': b'a.png', 'id': b'7', 'image': b'1'},

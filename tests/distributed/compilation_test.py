@@ -35,6 +35,13 @@ def setting(monkeypatch, tmp_path):
   jax.config.update('jax_compilation_cache_dir', before)
 
 
+def test_several_processes_keep_no_programs(setting, monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(compilation.processes, 'share', lambda: (0, 2))
+  compilation.keep_programs()
+  assert setting() is None
+
+
 @pytest.mark.parametrize('backend', ['gpu', 'cpu'])
 def test_programs_for_accelerators_are_kept(
     setting, monkeypatch, tmp_path, backend

@@ -127,7 +127,9 @@ def test_variables_are_traced_on_small_images(monkeypatch):
   shapes, uncached = [], factory.variable_shapes.__wrapped__
   monkeypatch.setattr(factory, 'variable_shapes', uncached)
   monkeypatch.setattr(
-      jax, 'eval_shape', lambda _, key, image: shapes.append(image.shape) or {}
+      jax,
+      'eval_shape',
+      lambda _, *args: shapes.extend(image.shape for image in args[1:]) or {},
   )
   dataclasses.replace(CARD, image_size=(4096, 4096)).variable_shapes()
   assert shapes == [(1, 32, 32, 3)]
