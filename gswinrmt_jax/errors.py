@@ -7,6 +7,10 @@ import os
 import sys
 
 _NO_CUDNN = 'DNN library initialization failed'  # XLA's
+_HELD = (
+    'if another process of JAX holds the GPU, set '
+    'XLA_PYTHON_CLIENT_PREALLOCATE=false for both'
+)
 
 
 class UserError(Exception):
@@ -50,16 +54,13 @@ def explain(error: BaseException) -> str:
   if isinstance(error, RuntimeError) and _NO_CUDNN in str(error):
     return (
         'cuDNN cannot start, as the lines of XLA above explain: install the '
-        'cuDNN that JAX needs (the extra cuda12 or cuda13); or, if another '
-        'process of JAX holds the GPU, set XLA_PYTHON_CLIENT_PREALLOCATE=false '
-        'for both'
+        f'cuDNN that JAX needs (the extra cuda12 or cuda13); or, {_HELD}'
     )
   if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
     return (
         'the device does not have enough memory: lower the batch size '
         '(config.batch_size, config.eval_batch_size, --batch-size) or the size '
-        'of images; if another process of JAX holds the GPU, set '
-        'XLA_PYTHON_CLIENT_PREALLOCATE=false for both'
+        f'of images; {_HELD}'
     )
   platforms = os.environ.get('JAX_PLATFORMS', '')
   if platforms and _has_no_backend(error):

@@ -34,6 +34,8 @@ _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # TensorStore raises `ValueError` for every failure. If the operating system
 # refused to read, the message quotes its error number.
 _SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
+# Threads that still write after `abandon`, by the directory.
+_ABANDONED: dict[pathlib.Path, threading.Thread] = {}
 
 
 class DamagedError(Exception):
@@ -51,10 +53,6 @@ class Restored:
   tree: Any
   meta: dict[str, Any]
   step: int
-
-
-# Threads that still write after `abandon`, by the directory.
-_ABANDONED: dict[pathlib.Path, threading.Thread] = {}
 
 
 class Checkpointer:

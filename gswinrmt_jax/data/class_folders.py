@@ -26,6 +26,9 @@ _SPLITS = {
 }
 _MORE = re.compile(r'[ _-]?(set|(19|20)\d\d)$')
 _SAMPLED = 1000  # about the number of images whose headers a report reads
+# The last result of `read`: when its folders were changed, the images, and why
+# they do not do for training.
+_LAST: dict[pathlib.Path, tuple] = {}
 
 
 def find(
@@ -271,11 +274,6 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   if train and why_not:
     raise UserError(why_not)
   return found
-
-
-# The last result of `read`: when its folders were changed, the images, and why
-# they do not do for training.
-_LAST: dict[pathlib.Path, tuple] = {}
 
 
 def _outer_folders(root):

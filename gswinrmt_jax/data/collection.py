@@ -142,7 +142,7 @@ def check(collection: Collection) -> None:
   """
   for name in collection.class_names:
     # TFDS stores class names as lines of a text file, stripped.
-    if name.encode(errors='ignore').decode() != name:
+    if not image_paths.is_utf8(name):
       raise UserError(f'the class {name!a} is not UTF-8: rename it')
     if name != name.strip() or len(name.splitlines()) > 1:
       raise UserError(

@@ -137,6 +137,11 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   return shown
 
 
+def is_utf8(name: str) -> bool:
+  """Returns whether a name can be written; Python escapes other bytes."""
+  return name.encode(errors='ignore').decode() == name
+
+
 def composed(name: str) -> str:
   """Returns a name with accents in one character (NFC); a Mac's have two."""
   return unicodedata.normalize('NFC', name)
@@ -214,9 +219,7 @@ def _members(file, path):
 
 
 def _check_name(place, name):
-  try:
-    name.encode()
-  except UnicodeEncodeError:  # Python escapes bytes that are not text.
+  if not is_utf8(name):
     raise UserError(
         f'{place} has a name that is not UTF-8, {name!r}: rename it'
-    ) from None
+    )

@@ -22,21 +22,8 @@ from gswinrmt_jax.errors import UserError
 
 _SAMPLED = 1000  # records that a checksum reads; reading all takes minutes
 # array_record reports errors of the system as text: the files may be intact.
-_SYSTEM = tuple(
-    map(
-        os.strerror,
-        (
-            errno.EACCES,
-            errno.EIO,
-            errno.EMFILE,
-            errno.ENFILE,
-            errno.ENOMEM,
-            errno.EPERM,
-            errno.ESTALE,
-            errno.ETIMEDOUT,
-        ),
-    )
-)
+_NUMBERS = 'EACCES EIO EMFILE ENFILE ENOMEM EPERM ESTALE ETIMEDOUT'.split()
+_SYSTEM = [os.strerror(getattr(errno, name)) for name in _NUMBERS]
 
 
 class Source(abc.ABC):

@@ -139,7 +139,8 @@ def export(
 def _on_cpu(weights, stack):
   """Returns weights for programs that are compared on a CPU, if there is one.
 
-  In TF32, two programs of one model differ by much more than rounding.
+  A GPU may compute in TF32, in which two programs of one model may differ by
+  more than the tolerance.
   """
   try:
     cpu, *_ = jax.local_devices(backend='cpu')

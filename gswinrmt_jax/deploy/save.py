@@ -9,9 +9,7 @@ from typing import Any
 
 from flax import linen as nn
 from flax import traverse_util
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gswinrmt_jax.deploy import export
 from gswinrmt_jax.models import named
@@ -19,8 +17,8 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense import detector, rcnn, segmenter
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import load
 from gswinrmt_jax.weights.card import Card
-from gswinrmt_jax.weights.load import Weights
 
 
 def save_model(
@@ -84,7 +82,7 @@ def save_model(
       dtype=jnp.dtype(model.dtype).name,
   )
   _check_variables(variables, card)
-  weights = Weights(variables, card, str(folder), folder)
+  weights = load.Weights(variables, card, str(folder), folder)
   return export.export(weights, 'safetensors', folder, Terminal(io.StringIO()))
 
 
@@ -123,17 +121,9 @@ def _nearest_name(arch: Architecture) -> str:
 
 
 def _check_variables(variables, card):
-  """Refuses variables that have other names or shapes than the model's."""
-  found, wanted = (
-      traverse_util.flatten_dict(jax.tree.map(np.shape, dict(tree)), sep='/')
-      for tree in (variables, card.variable_shapes())
-  )
-  for name in sorted(found.keys() | wanted.keys()):
-    here, there = found.get(name, 'missing'), wanted.get(name, 'absent')
-    if here != there:
-      raise ValueError(
-          f'variables are not those of the model: {name} is {here}, must be '
-          f'{there}'
-      )
-  if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)):
-    raise ValueError('variables have values that are not finite')
+  """Refuses variables that are not the model's, or not finite."""
+  flat = traverse_util.flatten_dict(dict(variables), sep='/')
+  if differing := load.differing_arrays(flat, card):
+    raise ValueError(f'variables are not those of the model: {differing}')
+  if broken := load.not_finite(variables):
+    raise ValueError(f'variables are not finite, in {broken}')

@@ -5,7 +5,6 @@ import functools
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from gswinrmt_jax import files
@@ -60,10 +59,10 @@ def analyze_runs(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
     weights.check_is_classifier()
-    if not all(
-        np.isfinite(x).all() for x in jax.tree.leaves(weights.variables)
-    ):
-      raise UserError(f'{weights.origin} has values that are not finite')
+    if broken := weights_lib.not_finite(weights.variables):
+      raise UserError(
+          f'{weights.origin} has values that are not finite, in {broken}'
+      )
     model = weights.card.make_model(dtype='float32')
     statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)

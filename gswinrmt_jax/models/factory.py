@@ -58,9 +58,8 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
-  known = map(jnp.dtype, (*DTYPES, jnp.float64))
-  if dtype is None or jnp.dtype(dtype) not in known:  # NumPy's None is float64.
-    found = dtype and jnp.dtype(dtype)
+  found = None if dtype is None else jnp.dtype(dtype)  # NumPy's is float64.
+  if found not in {jnp.dtype(each) for each in (*DTYPES, jnp.float64)}:
     raise ValueError(f'dtype={found} must be {", ".join(DTYPES)} or float64.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
@@ -73,7 +72,7 @@ def create_model(
   return backbone.Backbone(
       arch=architecture.Architecture(**resolve(name, overrides)),
       num_classes=int(num_classes),
-      dtype=jnp.dtype(dtype),
+      dtype=found,
       remat=remat,
   )
 

@@ -202,8 +202,9 @@ def _summarize(
     if dataset_record.is_other(run.folder, 'test', split, data.source):
       raise UserError(
           f'the test images of {config.data.name} have changed since the run '
-          'began, so they are not tested on; its checkpoints are complete, and '
-          '`gswinrmt evaluate` takes them'
+          'began: put the earlier ones back, and the same command tests on '
+          'them; or test on the new ones by `gswinrmt evaluate`, as the '
+          'checkpoints are complete'
       )
     saved = raw_and_ema.pack(last.variables, last.ema)
     tested[step] = run.evaluate(saved, data)

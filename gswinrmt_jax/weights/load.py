@@ -387,18 +387,10 @@ def _from_file(path, warn):
 
 def _checked(flat, card, path, warn):
   """Compares names and shapes with the card's model; casts to float32."""
-  wanted = traverse_util.flatten_dict(card.variable_shapes(), sep='/')
-  differing = sorted(
-      ascii(name)[1:-1]
-      for name in wanted.keys() | flat.keys()
-      if name not in flat
-      or name not in wanted
-      or flat[name].shape != wanted[name].shape
-  )
-  if differing:
+  if differing := differing_arrays(flat, card):
     raise UserError(
         f'{path} does not have the arrays of the {card.name} that its card '
-        f'names: {_first(differing)}'
+        f'names: {differing}'
     )
   variables = traverse_util.unflatten_dict(
       {name: jnp.asarray(array, jnp.float32) for name, array in flat.items()},
@@ -413,11 +405,31 @@ def _checked(flat, card, path, warn):
   )
 
 
+def differing_arrays(flat: Mapping[str, Any], card: card_lib.Card) -> str:
+  """Returns the paths of arrays that are not those of a card's model.
+
+  They are missing here or there, or have another shape. '' if there are none.
+  """
+  wanted = traverse_util.flatten_dict(card.variable_shapes(), sep='/')
+  names = sorted(
+      ascii(name)[1:-1]
+      for name in wanted.keys() | flat.keys()
+      if name not in flat
+      or name not in wanted
+      or flat[name].shape != wanted[name].shape
+  )
+  return _first(names)
+
+
 def _warn_unless_finite(variables, origin, warn):
+  if broken := not_finite(variables):
+    warn(f'{origin} has values that are not finite, in {broken}')
+
+
+def not_finite(variables: Mapping[str, Any]) -> str:
+  """Returns the paths of arrays with values that are not finite, or ''."""
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
-  broken = [name for name in flat if not np.isfinite(flat[name]).all()]
-  if broken:
-    warn(f'{origin} has values that are not finite, in {_first(broken)}')
+  return _first([name for name in flat if not np.isfinite(flat[name]).all()])
 
 
 def _first(names):

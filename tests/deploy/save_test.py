@@ -89,9 +89,9 @@ def test_the_card_of_a_dense_model_makes_it_again(head, tmp_path, monkeypatch):
 def test_what_does_not_belong_together_is_refused(tmp_path):
   model = _classifier()
   other = _variables(_classifier(ffn_conv=False, ffn_norm=False))
-  with pytest.raises(ValueError, match=r'/bias is missing, must be \('):
+  with pytest.raises(ValueError, match=r'not those of the model: .*/bias'):
     gswinrmt_jax.save_model(tmp_path / 'a', model, other, **_HOW)
-  with pytest.raises(ValueError, match='is missing, must be'):
+  with pytest.raises(ValueError, match='not those of the model: '):
     gswinrmt_jax.save_model(tmp_path / 'a', model, other['params'], **_HOW)
   with pytest.raises(ValueError, match='2 names for 3 classes'):
     gswinrmt_jax.save_model(
@@ -102,7 +102,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
 
     gswinrmt_jax.save_model(tmp_path / 'a', linen.Dense(3), other, **_HOW)
   broken = jax.tree.map(lambda x: x * np.nan, _variables(model))
-  with pytest.raises(ValueError, match='have values that are not finite'):
+  with pytest.raises(ValueError, match='variables are not finite, in '):
     gswinrmt_jax.save_model(tmp_path / 'a', model, broken, **_HOW)
   assert not (tmp_path / 'a').exists()
   (tmp_path / 'config.json').write_text('{}')

@@ -489,8 +489,9 @@ def test_every_model_is_checked_before_the_first_is_measured(
     )
     return dataclasses.replace(found, card=card)
 
+  replaced = {**vars(weights_lib), 'load': changed}
   monkeypatch.setattr(
-      analysis, 'weights_lib', types.SimpleNamespace(load=changed)
+      analysis, 'weights_lib', types.SimpleNamespace(**replaced)
   )
   with pytest.raises(UserError, match="score_fn='linear'"):
     analysis.analyze_runs(['first', 'second'], data='digits', out=tmp_path)

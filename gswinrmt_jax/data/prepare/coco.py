@@ -287,7 +287,7 @@ def _wrong_field(entry, kinds):
     value = entry[key]
     if not isinstance(value, kind):
       return f'{key!r} is {value!r}'
-    if kind is str and value.encode(errors='ignore').decode() != value:
+    if kind is str and not image_paths.is_utf8(value):
       return f'{key!r} is not UTF-8: {value!a}'
   return None
 

@@ -112,8 +112,7 @@ class Double(nn.Module):
     shape = (2, 2, x.shape[-1], self.features)
     kernel = self.param('kernel', he_normal, shape, jnp.float32)
     kernel = kernel.astype(self.dtype)
-    zeros = nn.initializers.zeros
-    bias = self.param('bias', zeros, shape[-1:], jnp.float32)
+    bias = self.param('bias', nn.initializers.zeros, shape[-1:], jnp.float32)
     y = jnp.einsum('bijc,uvcf->biujvf', x.astype(self.dtype), kernel)
     batch, height, width = x.shape[:3]
     y = y.reshape(batch, 2 * height, 2 * width, -1)
