@@ -4,7 +4,6 @@
                       rows, then columns, in shifted windows (eq. 9); MaSA over
                       all pairs (RMT, eq. 5); retention without softmax (eq. 2
                       to 4)
-    cyclic_windows    Swin's roll, partition and masks, the windows' reference
     positions         rotation (Gated-SwinRMT, eq. 4), Manhattan distance,
                       decay (RMT, eq. 8), ALiBi
     layers            linear layers, convolutions, norms, GELU

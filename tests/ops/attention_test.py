@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import cyclic_windows
 import hypothesis
 from hypothesis import strategies as st
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import attention, cyclic_windows, positions
+from gswinrmt_jax.ops import attention, positions
 
 # All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import cyclic_windows as windows
 import hypothesis
 from hypothesis import strategies as st
 import jax
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.ops import attention
-from gswinrmt_jax.ops import cyclic_windows as windows
 
 # Computed with the official Swin code: the pairs that its masks allow.
 _DATA = pathlib.Path(__file__).parents[1] / 'fixtures'

@@ -338,7 +338,7 @@ def test_a_new_field_of_models_is_compared_with_the_released(monkeypatch):
 
   @dataclasses.dataclass(frozen=True, kw_only=True)
   class New(architecture.Architecture):
-    temperature: float = architecture._field(1.0, 'design', 'Of the softmax.')
+    temperature: float = architecture._design(1.0, 'Of the softmax.')
 
   released = New(**dataclasses.asdict(named.MODELS['rmt_t']))
   monkeypatch.setitem(named.MODELS, 'rmt_t', released)

@@ -1,9 +1,9 @@
 """Swin's shifted windows: the reference of the windows of `ops.attention`.
 
 `partition` pads, rolls and cuts the map, `cyclic_mask` separates the regions
-that the roll brought together, and `merge` undoes the partition. Models do not
-use them; `retention` is the same function to rounding, without a roll and
-without a partition of both axes, for every size, window and shift.
+that the roll brought together, and `merge` undoes the partition. The package
+computes the same function to rounding, without a roll and without a partition
+of both axes, for every size, window and shift.
 """
 
 import jax.numpy as jnp
