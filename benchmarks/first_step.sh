@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 
 export JAX_ENABLE_COMPILATION_CACHE=false # each start compiles
 run=$(mktemp -d)
-trap 'kill "$training" 2> /dev/null || true; rm -rf "$run"' EXIT
+training=
+trap 'kill $training 2> /dev/null || true; rm -rf "$run"' EXIT
 for ((round = 0; round < ${1:-1}; round++)); do
   for effort in quick full; do
     begin=$EPOCHREALTIME

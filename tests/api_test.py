@@ -6,7 +6,6 @@ import pathlib
 from flax import nnx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -69,8 +68,7 @@ def test_variables_are_float32_in_any_mode(model):
     assert found == {'float32'}, each
 
 
-def test_init_refuses_images_that_the_model_does_not_take(model, monkeypatch):
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_init_refuses_images_that_the_model_does_not_take(model):
   with pytest.raises(ValueError, match='image_size=32 must be a height and'):
     gswinrmt_jax.init(model, jax.random.key(0), 32)
   with pytest.raises(ValueError, match='at least 4x4'):
@@ -90,8 +88,7 @@ def test_draws_are_those_of_the_shape(shape):
 
 
 @pytest.mark.parametrize('dtype', [jnp.uint8, jnp.int32])
-def test_models_refuse_pixels(model, variables, dtype, monkeypatch):
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_models_refuse_pixels(model, variables, dtype):
   with pytest.raises(ValueError, match=r'Images are u?int.*pixels / 255'):
     model.apply(variables, jnp.zeros((1, 16, 16, 3), dtype), train=False)
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 
 import compiling
 
@@ -10,7 +11,7 @@ os.environ.setdefault('XLA_FLAGS', compiling.quick_flags())
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
-from jaxtyping import install_import_hook
+import jaxtyping
 import pytest
 
 # Tracing allocates millions of objects. Collecting garbage after every 700 of
@@ -20,13 +21,18 @@ gc.set_threshold(50_000)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Checks annotated shapes, in these packages only: elsewhere, tree maps fill the
 # fields of a train state with values that are not arrays.
-install_import_hook(
-    [
-        f'gswinrmt_jax.{part}'
-        for part in ('ops', 'models', 'augment', 'interpret')
-    ],
-    'beartype.beartype',
+_CHECKED = 'ops', 'models', 'augment', 'interpret'
+jaxtyping.install_import_hook(
+    [f'gswinrmt_jax.{part}' for part in _CHECKED], 'beartype.beartype'
 )
+
+
+def pytest_runtest_setup(item):
+  """Checks shapes in the tests of these packages; others run as users do."""
+  folder = item.path.relative_to(pathlib.Path(__file__).parent).parts[0]
+  jaxtyping.config.update(
+      'jaxtyping_disable', folder not in (*_CHECKED, 'detection')
+  )
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +44,7 @@ def usual_kernels():
 
 @pytest.fixture(scope='module')
 def compiled_once(tmp_path_factory):
-  """Lets runs reuse compiled programs, also those of other test files."""
+  """Lets runs reuse the programs that this worker has compiled."""
   import tiny_parts
 
   with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
@@ -47,7 +53,7 @@ def compiled_once(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def launcher(tmp_path_factory):
-  """Starts runs of the tiny model as processes; shared by all test files."""
+  """Starts runs of the tiny model as processes; shared by test files."""
   import tiny_runs
 
   folder = tmp_path_factory.mktemp('launcher')

@@ -5,7 +5,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -27,12 +26,6 @@ _HOW = {
     'mean': np.float32([0.25, 0.5, 0.75]),
     'std': (0.25, 0.25, 0.5),
 }
-
-
-@pytest.fixture(autouse=True)
-def _numbers_of_numpy(monkeypatch):
-  # Users run without jaxtyping's checks, which refuse them.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
 
 
 def _classifier(**fields):

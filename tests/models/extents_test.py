@@ -85,7 +85,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(system):
     return maps | {'logits': logits}
 
   for _ in range(2):
-    images = _images(rng, 6)
+    images = _images(rng, 4)
     got = jax.device_get(run(*_padded(images, rng)))
     for index, image in enumerate(images):
       for key, want in oracle.forward(flat, image[None], config).items():

@@ -7,7 +7,6 @@ import json
 
 from flax import traverse_util
 import jax
-import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -361,9 +360,7 @@ def test_older_cards_have_the_size_of_the_release(folders):
         ({'head': 'fpn', 'num_classes': 3}, 'num_classes'),
     ],
 )
-def test_a_wrong_card_is_one_line(folders, segmenter, said, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_a_wrong_card_is_one_line(folders, segmenter, said):
   text = (folders[0]['fpn'] / 'config.json').read_text()
   with pytest.raises(UserError, match=said):
     card_lib.from_dict({**json.loads(text), 'segmenter': segmenter}, 'there')
