@@ -1,13 +1,12 @@
 """Converts a PyTorch checkpoint of the released RMT, without PyTorch.
 
 Writes a folder with model.safetensors and config.json, for `evaluate`,
-`predict`, `export`, `label-maps` and `--config.init_from`. RMT-T, S, B and L,
-and the token-label models of the last three, are recognised by their shapes. So
-are segmenters, Semantic FPN or UperNet over an RMT as mmsegmentation stores
-them, and detectors, RetinaNet, Mask R-CNN or Cascade Mask R-CNN as mmdetection
-stores them; `analyze` and `label-maps` do not take these. Prints the number of
-arrays loaded, and the names of arrays that are missing, left over, of another
-shape or not finite.
+`predict`, `export` and `--config.init_from`. RMT-T, S, B and L, and the
+token-label models of the last three, are recognised by their shapes. So are
+segmenters, Semantic FPN or UperNet over an RMT as mmsegmentation stores them,
+and detectors, RetinaNet, Mask R-CNN or Cascade Mask R-CNN as mmdetection stores
+them; `analyze` does not take these. Prints the number of arrays loaded, and the
+names of arrays that are missing, left over, of another shape or not finite.
 """
 
 import argparse

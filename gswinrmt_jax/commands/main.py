@@ -18,7 +18,6 @@ _GROUPS = {
     'data and training': {
         'prepare': 'prepare your images, ImageNet or CIFAR-10',
         'train': 'train a model from a recipe, or resume a run',
-        'label-maps': 'make label maps with a token-label model as teacher',
     },
     'trained models': {
         'evaluate': 'evaluate a run or other weights on a data set',
@@ -36,7 +35,7 @@ _COMMANDS = {
     name: text for group in _GROUPS.values() for name, text in group.items()
 }
 # Commands that run a model.
-_COMPUTING = ('train', 'label-maps', 'evaluate', 'predict', 'analyze', 'export')
+_COMPUTING = ('train', 'evaluate', 'predict', 'analyze', 'export')
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -133,8 +133,6 @@ _WRONG_CALLS = [
         ' --config.optimizer.freeze=stage4 --config.model.depths=(1,1,1)',
         "freeze is 'stage4': the model has stage1 to stage3",
     ),
-    # label-maps
-    ('label-maps run maps --data digits', 'must be a token-label model, s'),
     # evaluate
     ('evaluate', 'the following arguments are required: RUN_OR_WEIGHTS'),
     ('evaluate x --stp=1', 'arguments: --stp=1 (did you mean --step?)'),

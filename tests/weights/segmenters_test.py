@@ -270,10 +270,6 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
       ),
       (['evaluate', folder, '--data=digits'], 'has 5 classes, digits has 10'),
       (['analyze', folder, '--data=digits'], 'only classifiers are accepted'),
-      (
-          ['label-maps', folder, maps, '--data=digits'],
-          'is a segmenter; only classifiers are accepted here',
-      ),
   ):
     assert main.main(arguments) == 2
     error = capsys.readouterr().err.strip()
