@@ -36,15 +36,13 @@ from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load, safetensors_file, state_dict, torch_file
 from gswinrmt_jax.weights.load import Weights
 
-# Tolerance of a program's logits, relative to the largest logit: other kernels
-# round differently, by about 1e-6.
+# Tolerances, relative to the largest value. Of a program's outputs, as other
+# kernels round differently, by about 1e-6.
 _ROUNDING = 5e-5
-_HALF_ROUNDING = 1e-2  # the same for float16 parameters
-# Of the parameters themselves: near 1e-6, where LayerScale starts, float16 has
-# steps of 6e-8.
+# Of arrays in float16, which near 1e-6, where LayerScale starts, has steps of
+# 6e-8.
 _HALF_STEP = 5e-2
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
-_HALF = 'safetensors-float16'
 
 
 def export(
@@ -63,7 +61,7 @@ def export(
     weights: The weights to write.
     file_format: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
-    terminal: Where the file and the error of its outputs are printed.
+    terminal: Where the file and its error are printed.
     license: Licence for the model card.
     note: Note for the model card.
     source: Where the weights will be loaded from, for the example of the model
@@ -74,20 +72,18 @@ def export(
 
   Raises:
     UserError: If the model does not support the format, a library is missing,
-      the folder holds other files, or the file's outputs differ from the
-      model's. The folder is then unchanged.
+      the folder holds other files, or what is read back differs: the arrays of
+      weights, the outputs of a program. The folder is then unchanged.
   """
   terminal = terminal or Terminal()
   name, write, tolerance = _FORMATS[file_format]
-  detects = weights.task == 'detection'
+  detects, what = weights.task == 'detection', 'arrays'
   if detects and file_format == 'onnx':
     raise UserError(
         'a detector cannot be exported to onnx: choose --format=stablehlo'
     )
-  what = 'detections' if detects else 'logits'
-  parameters = detects and file_format == _HALF
-  if parameters:
-    what, tolerance = 'parameters', _HALF_STEP
+  if is_program := file_format in ('stablehlo', 'onnx'):
+    what = 'detections' if detects else 'logits'
   # A config.json or README.md that no export wrote is kept.
   ours = {card_lib.FILE: card_lib.read, model_card.FILE: model_card.is_one}
   for file, is_ours in ours.items():
@@ -116,9 +112,8 @@ def export(
       found = write(weights, written)
       if file_format == 'onnx':  # computed by a CPU, and not in TF32
         stack.enter_context(jax.default_matmul_precision('highest'))
-      if parameters:
-        expected = weights.variables['params']
-      else:
+      expected = dict(weights.variables)
+      if is_program:
         expected = model_outputs(weights)
       said = _compare(name, what, found, expected, tolerance)
     folder.mkdir(exist_ok=True)
@@ -153,10 +148,11 @@ def _on_cpu(weights, stack):
 
 
 def _compare(name, what, found, expected, tolerance):
-  """Says by how much outputs differ, and refuses more than the tolerance."""
+  """Says by how much values differ, and refuses more than the tolerance."""
+  found, expected = jax.device_get((found, expected))
   pairs = [*zip(*map(jax.tree.leaves, (found, expected)), strict=True)]
   differences = [float(np.abs(a - b).max()) for a, b in pairs]
-  difference = max(differences)
+  difference = float(np.max(differences))  # NaN, if any is
   # NaN has to fail this comparison.
   if not all(
       error <= tolerance * float(np.abs(array).max())
@@ -223,12 +219,11 @@ def _program(model, pixels, variables):
   return found
 
 
-# A file's weights use the program of their source, if the models are equal.
 _compiled = jax.jit(_program, static_argnums=0)
 
 
 def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
-  """Returns the two noise images on which every export is checked."""
+  """Returns the two noise images on which programs are checked."""
   height, width = weights.card.image_size
   rng = np.random.default_rng(0)
   return rng.integers(0, 256, (2, height, width, 3), np.uint8)
@@ -241,29 +236,24 @@ def model_outputs(weights: Weights) -> Any:
   return jax.device_get(found)
 
 
-# Each of these functions writes one file and returns the outputs it yields.
+# Each of these functions writes one file, and returns the variables that it
+# holds or the outputs of its program.
 
 
 def _write_safetensors(weights, path):
   safetensors_file.write(path, weights.variables, weights.card)
-  return model_outputs(load.load(path))
+  return load.load(path).variables
 
 
 def _write_half(weights, path):
-  """Writes parameters in float16; statistics keep their precision.
-
-  For a detector, returns its parameters instead of detections: rounding swaps
-  objects of nearly equal scores.
-  """
+  """Writes parameters in float16; statistics keep their precision."""
   half = jax.tree.map(
       lambda leaf: np.asarray(leaf, np.float16), weights.variables['params']
   )
   variables = {**weights.variables, 'params': half}
-  safetensors_file.write(path, variables, weights.card)
-  found = load.load(path)
-  if weights.task == 'detection':
-    return found.variables['params']
-  return model_outputs(found)
+  return _write_safetensors(
+      dataclasses.replace(weights, variables=variables), path
+  )
 
 
 def _write_torch(weights, path):
@@ -288,12 +278,9 @@ def _write_torch(weights, path):
   arrays = state_dict.to_torch_state_dict(weights.variables, model)
   torch_file.write(path, {entry: arrays})
   try:
-    variables = state_dict.from_torch_state_dict(
-        torch_file.read(path)[entry], model
-    )
+    return state_dict.from_torch_state_dict(torch_file.read(path)[entry], model)
   except ValueError as error:  # such as values that are not finite
     raise UserError(f'{weights.origin}: {error}') from error
-  return model_outputs(dataclasses.replace(weights, variables=variables))
 
 
 def _write_stablehlo(weights, path):
@@ -343,10 +330,10 @@ def _write_onnx(weights, path):
   return logits
 
 
-# Format -> file name, writer, and relative tolerance of the logits.
+# Format -> file name, writer, and relative tolerance.
 _FORMATS = {
     'safetensors': (safetensors_file.NAME, _write_safetensors, 0.0),
-    _HALF: (safetensors_file.NAME, _write_half, _HALF_ROUNDING),
+    'safetensors-float16': (safetensors_file.NAME, _write_half, _HALF_STEP),
     'torch': ('pytorch_model.pth', _write_torch, 0.0),
     'stablehlo': ('model.stablehlo', _write_stablehlo, _ROUNDING),
     'onnx': ('model.onnx', _write_onnx, _ROUNDING),
