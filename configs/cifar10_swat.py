@@ -5,16 +5,9 @@
 50 epochs with batches of 128, AdamW with 5 epochs of warm-up and cosine decay,
 weight decay 0.05 and label smoothing 0.1. `--help` lists all fields.
 
-Table 2 names augmentations without settings. The argument selects a reading:
-`torchvision` (the default; torchvision's RandAugment, one batch in five mixed,
-peak learning rate 3e-4), `deit` (as in DeiT, every batch mixed) or `plain`
-(crop and flip alone). The last two keep the printed rate of 1e-4.
-
-  python train.py --config=configs/cifar10_swat.py:plain
-
-A smoke test, which trains a tiny model on packaged digits in under a minute:
-
-  python train.py --config=configs/cifar10_swat.py:smoke
+The argument selects a reading of Table 2's augmentations (docs/decisions.md):
+`torchvision` (the default), `deit` or `plain`; or a tiny model on packaged
+digits, `smoke`.
 
 Result: 86.02 % validation and 84.77 % test accuracy after 50 epochs (paper:
 86.76 and 86.39 %; original pixels, float32, seed 0, JAX 0.10, one or two CPU

@@ -6,21 +6,9 @@
 40 epochs with batches of 128, AdamW with 5 epochs of warm-up and cosine decay,
 weight decay 0.05 and label smoothing 0.1. `--help` lists all fields.
 
-To train on another data set with the same splits, give its name:
-
-  python train.py --config=configs/mini_imagenet_retention.py \
-    --config.data.name=NAME --workdir=runs/NAME_retention
-
-Table 2 names augmentations without settings. The argument selects a reading:
-`torchvision` (the default; torchvision's RandAugment, one batch in five mixed,
-peak learning rate 3e-4), `deit` (as in DeiT, every batch mixed) or `plain`
-(the flip alone). The last two keep the printed rate of 1e-4.
-
-  python train.py --config=configs/mini_imagenet_retention.py:plain
-
-A smoke test, which trains a tiny model on packaged digits in under a minute:
-
-  python train.py --config=configs/mini_imagenet_retention.py:smoke
+The argument selects a reading of Table 2's augmentations (docs/decisions.md):
+`torchvision` (the default), `deit` or `plain`; or a tiny model on packaged
+digits, `smoke`.
 
 Result: not measured.
 """

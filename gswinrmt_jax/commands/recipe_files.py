@@ -1,7 +1,6 @@
 """Loads `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE`."""
 
 from collections.abc import Iterable, Iterator, Sequence
-import contextlib
 import copy
 import difflib
 import importlib.util
@@ -99,14 +98,12 @@ def adapted(
   if hasattr(module, 'adapt') and not argument.endswith('smoke'):
     recipes.check_values(config)
     given = {one: one.partition('=')[0].partition('.')[2] for one in overrides}
-    with _mistakes(module):
-      fields, lines = module.adapt(config, {*given.values()})
+    fields, lines = module.adapt(config, {*given.values()})
     if taken := fields.keys() & {*given.values()}:
       # In the recipe, these fields have the values that they would have.
       kept = [one for one, path in given.items() if path not in taken]
       config = _override(copy.deepcopy(recipe), kept)
-      with _mistakes(module):
-        without, _ = module.adapt(config, {*given.values()} - taken)
+      without, _ = module.adapt(config, {*given.values()} - taken)
       fields = {path: fields[path] for path in fields.keys() - taken}
       fields |= {path: without[path] for path in taken & without.keys()}
     recipe.update_from_flattened_dict(fields)
@@ -159,29 +156,17 @@ def _kind(config, name):
 def _get_config(path, argument):
   """Returns the module of a recipe file, and the recipe.
 
-  A mistake in it is the user's to fix.
+  What else a recipe raises keeps its traceback, which shows the line.
   """
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
-  with _mistakes(module):
-    module_spec.loader.exec_module(module)
-    return module, module.get_config(argument)
-
-
-@contextlib.contextmanager
-def _mistakes(module):
-  """Turns what a recipe file raises into `UserError`, which names the file."""
-  path = pathlib.Path(module.__file__)
+  module_spec.loader.exec_module(module)
   try:
-    yield
-  except (UserError, OSError, MemoryError):
+    return module, module.get_config(argument)
+  except UserError:
     raise
   except ValueError as error:  # refuses the argument
     raise UserError(f'{path.name}: {_one_line(error)}') from error
-  except Exception as error:
-    raise UserError(
-        f'{path}: {type(error).__name__}: {_one_line(error)}'
-    ) from error
 
 
 def _one_line(error):

@@ -83,8 +83,13 @@ class SegmentationSource(sources.TfdsSource):
     """Yields width and height of all records, from headers alone."""
     for row in range(len(self)):
       # The label's size: the image may have to be rotated.
-      with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
-        yield label.size
+      try:
+        with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
+          yield label.size
+      except PIL.UnidentifiedImageError as error:
+        raise UserError(
+            f'{self.name(row)}: its label image is not an image'
+        ) from error
 
   def stored(self, row: int) -> bytes:
     """Returns the encoded image; `label_checksum` is of the label images."""

@@ -333,7 +333,8 @@ def write_before_after(
       draw.text((left + indent, top), text, 'black', font)
     row, column = divmod(i, columns)
     grid.paste(cell, (_MARGIN + column * across, row * cell_height))
-  grid.save(path)
+  with files.replaced(path) as part:
+    grid.save(part, 'PNG')
 
 
 def denormalize(

@@ -20,7 +20,6 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import shlex
 import subprocess
 import sys
 
@@ -34,8 +33,6 @@ from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
-_LENGTHS = ('num_epochs is ', 'num_steps is ')  # as `differences` lists them
-_FOLLOW = 'optimizer.warmup_epochs is ', 'eval_every_epochs is '  # from these
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
 _PREFIXES = (
@@ -109,25 +106,14 @@ def check_same(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    remove = ''
-    advice = ' (--workdir=auto names one by the options --config.FIELD=VALUE)'
+    advice = (
+        'choose another --workdir (--config.init_from=RUN starts there from '
+        'the weights of this run)'
+    )
     if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
-      remove = 'delete it, since no step of it was saved, or '
-    elif any(one.startswith('data.name is ') for one in differing):
-      advice = ''  # Data folders of one last name have one for 'auto', too.
-    elif any(one.startswith(_LENGTHS) for one in differing) and all(
-        one.startswith((*_LENGTHS, *_FOLLOW)) for one in differing
-    ):
-      in_run = path.parent.name == 'checkpoints'
-      folder = shlex.quote(str(path.parent.parent if in_run else path))
-      advice = (
-          f' (--config.init_from={folder} starts there from the weights of '
-          'this run, which cannot be made longer: its learning rate has '
-          'followed its schedule)'
-      )
+      advice = 'delete it, as no step was saved, or choose another --workdir'
     raise UserError(
-        f'{path} belongs to another config: {"; ".join(shown)}; {remove}choose '
-        f'another --workdir{advice}'
+        f'{path} belongs to another config: {"; ".join(shown)}; {advice}'
     )
 
 

@@ -30,17 +30,6 @@ from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 _SHIPPED = pathlib.Path(gswinrmt_jax.__file__).parent / 'pretrained'
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
-# What the order of the classes of a dense data set follows, for messages.
-_ORDER = {
-    'segmentation': (
-        '; `gswinrmt prepare segmentation --classes FILE --values N,N,...` '
-        'names the values of labels in any order'
-    ),
-    'detection': (
-        '; it is that of the ids in the file of COCO, of the numbers in those '
-        "of YOLO, and of --classes for VOC's"
-    ),
-}
 
 
 def list_models(
@@ -177,16 +166,10 @@ class Weights:
       )
     if differing := self.first_other_class(info):
       label, mine, other = differing
-      remedy = 'choose a data set with the same classes'
-      own, data = (
-          sorted(map(image_paths.composed, names))
-          for names in (card.class_names, info.class_names)
-      )
-      if own == data:
-        remedy += f' in the same order{_ORDER.get(self.task, "")}'
       raise UserError(
           f"class {label} is '{mine}' in {self.origin}, and '{other}' in "
-          f'{info.name}: {remedy}'
+          f'{info.name}: choose a data set with the same classes in the same '
+          'order'
       )
 
 

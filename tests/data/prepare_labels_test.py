@@ -122,6 +122,17 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
   np.testing.assert_array_equal(got, want)
 
 
+def test_a_damaged_label_of_another_writer_is_named(tmp_path, monkeypatch):
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  root = str(tmp_path / 'out')
+  source = datasets.open_source('scenes', 'val', root, 'segmentation')
+  record = {**source._record(0), 'segmentation_mask': b'PNG'}
+  monkeypatch.setattr(source, '_record', lambda row: record)
+  with pytest.raises(UserError, match=r'val/a.* label image is not an image$'):
+    list(source.sizes())
+
+
 @pytest.mark.parametrize(
     'options, said',
     [
