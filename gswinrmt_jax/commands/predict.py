@@ -359,16 +359,18 @@ def _write_table(path, rows, top):
 def _with_progress(found, total, terminal):
   """Yields predictions, and shows how many there are and the time left."""
   tick = _TICK if sys.stderr and sys.stderr.isatty() else _RARE
-  began = shown = time.perf_counter()
-  for count, one in enumerate(found, 1):
-    yield one
+  began = shown = None
+  for count, one in enumerate(found):
     now = time.perf_counter()
-    if now - shown >= tick and count < total:
+    if began is None:  # From the first on, whose program had to be compiled.
+      began = shown = now
+    if now - shown >= tick:
       shown, rate = now, count / (now - began)
       left = duration((total - count) / rate)
       terminal.progress(
           f'{count:,} of {total:,} images  {rate:,.0f} img/s  ETA {left}'
       )
+    yield one
 
 
 def _with_paths(parent, predictions):

@@ -344,7 +344,7 @@ def report(name: str, found: Collection) -> Iterator[str]:
 def _sizes(found):
   """Yields sizes and damaged files, by the headers of a sample."""
   images = found.images
-  some = images[:: -(-len(images) // _SAMPLED)]
+  some = images[:: max(1, -(-len(images) // _SAMPLED))]
   sizes, damaged = [], []
   for image in some:
     path = found.root / image.file_name

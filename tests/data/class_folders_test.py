@@ -150,6 +150,16 @@ def test_a_class_without_images_does_for_evaluation(tmp_path):
     class_folders.read(tmp_path)
 
 
+def test_folders_without_an_image_are_reported(tmp_path):
+  for name in ('cat', 'dog'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'a.heic').touch()
+  lines = datasets.describe(str(tmp_path))
+  assert '  skipped: .heic 2' in lines
+  with pytest.raises(UserError, match="no split 'test', or it is empty"):
+    datasets.open_source(str(tmp_path), 'test')
+
+
 def test_images_that_are_added_at_any_depth_are_found(tmp_path):
   _write(tmp_path, 'train/a/day1', 'train/b', 'val/a', 'val/b')
   assert len(class_folders.read(tmp_path).images) == 40

@@ -468,8 +468,8 @@ def test_a_table_is_never_half_written(
 
 
 def test_the_time_left_is_shown(monkeypatch):
-  """30 of 120 images after 10 s: 3 a second, 30 s left."""
-  ticks = iter([0.0, *([0.0] * 29), 10.0, *([10.5] * 99)])
+  """30 of 120 images 10 s after the first: 3 a second, 30 s left."""
+  ticks = iter([60.0] * 30 + [70.0] + [70.5] * 89)
   monkeypatch.setattr(predict_command.time, 'perf_counter', lambda: next(ticks))
   monkeypatch.setattr(predict_command, '_RARE', 5.0)
   said = io.StringIO()

@@ -433,6 +433,7 @@ _NUMBERS = 'a polygon has values that are no numbers of pixels up to a million'
         ({'size': [12, 20], 'counts': [3, 4]}, 'its runs have 7 pixels'),
         ({'size': [12, 20], 'counts': [10**30]}, 'its runs have 1,000,000,'),
         ({'size': [12, 20], 'counts': '34'}, 'its runs have 7 pixels'),
+        ({'size': [12, 20], 'counts': 'o' * 99}, 'its runs are damaged'),
     ],
 )
 def test_masks_that_are_refused(mask, said, refused):
@@ -649,6 +650,8 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
     [
         ('[ring, key]\nnc: 3', 'has 2 names, but nc is 3: correct'),
         ('ring', 'has no list of names'),
+        ('[ring, [key, lock]]', 'has no list of names'),
+        ('[' * 9999, 'has no list of names'),
         ('{0: ring, 2: key}', 'or of their numbers from 0'),
         ('[ring, ""]', 'class 1 has an empty name'),
         ('[ring, key, ring]', "has the class 'ring' twice"),

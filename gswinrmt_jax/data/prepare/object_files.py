@@ -253,8 +253,10 @@ def _yaml_names(path):
       names = [names[str(label)] for label in range(len(names))]
     elif not isinstance(names, list):
       raise TypeError
-    names = tuple(map(str, names))
-  except (OSError, ValueError, TypeError, LookupError) as error:
+    if not all(isinstance(name, str) for name in names):
+      raise TypeError  # Lists in lists, which aliases can make huge.
+    names = tuple(names)
+  except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
     raise UserError(
         f'{path} has no list of names, or of their numbers from 0'
     ) from error

@@ -33,6 +33,7 @@ _ODD = {
 _MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
 _OVERLAP = 0.5  # IoU of a box and its mask below which they contradict.
 _SMALL = 2  # Side of a box in pixels below which masks are too coarse for that.
+_MOST_BITS = 60  # of a number in COCO's compressed runs
 _FAR = 1e6  # Largest coordinate of a polygon: pycocotools crashes at 1e9.
 _FORM = (
     'a segmentation must be a list of polygons [[x0, y0, x1, y1, ...], ...] or '
@@ -375,6 +376,8 @@ def _run_lengths(counts):
   """
   lengths, number, bits = [], 0, 0
   for byte in counts:
+    if bits > _MOST_BITS:  # Adding to ever larger numbers would take hours.
+      raise ValueError('its runs are damaged')
     group = byte - 48
     number |= (group & 31) << bits
     bits += 5
