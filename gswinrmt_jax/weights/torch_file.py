@@ -40,6 +40,7 @@ _MAX_EXTENT = 2**40  # far beyond any file, yet products stay small
 # Bytes of the pickle, about 200 per tensor; objects take up to 60 times that.
 _MAX_PROGRAM = 2**24
 _MAX_KEY = 2**31
+_MOST_ARGUMENTS = 16  # of a call: each costs time, wherever it comes from
 
 
 def read(path: pathlib.Path) -> Any:
@@ -201,6 +202,8 @@ def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
         stack.append(_stand_in(*name))
       case 'REDUCE' | 'NEWOBJ':
         function, arguments = pop_from(-2)
+        if not isinstance(arguments, tuple) or len(arguments) > _MOST_ARGUMENTS:
+          raise _RefusedError('its pickle has a call with too many arguments')
         stack.append(function(*arguments))
       case 'BINPERSID':
         stack.append(storage(stack.pop()))

@@ -340,6 +340,11 @@ _TEXT = b'X\x01\x00\x00\x00a'
         (b'}' + _DOUBLED + b'K\x01s', 'a key is neither text nor a small'),
         (b'ccollections\nOrderedDict\n' + _DOUBLED + b'R', 'TypeError'),
         (_DOUBLED + b'h\x18R', 'TypeError: .*not callable'),
+        # Five bytes for each of many calls with the letters of a long text.
+        (
+            b'cargparse\nNamespace\nX\x64\x00\x00\x00' + b'a' * 100 + b'R',
+            'too many',
+        ),
     ],
 )
 def test_crafted_programs_end(tmp_path, program, said):
