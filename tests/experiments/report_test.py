@@ -162,6 +162,33 @@ def test_rmt_at_twice_the_rate(page):
   assert f'at epoch 50 instead of {above[1]:.2f}' in text
 
 
+def test_swat_at_twice_the_rate(page):
+  part = page.partition('**SWAT at twice the rate')[2].partition('```')[0]
+  fast, usual, *_ = runs = [
+      results.read(ROOT / 'results' / f'cifar10_{name}.json')
+      for name in ('swat_6e4', 'swat', 'retention_6e4', 'rmt_6e4')
+  ]
+  assert fast.config.optimizer.learning_rate == 6e-4
+  assert f'stopped after epoch {max(fast.curve)} of 50' in part
+  epochs, paper = (10, 20), (72.34, 80.32)
+  for rate, run in (('6e-4', fast), ('3e-4', usual)):
+    row = ' | '.join(f'{100 * run.curve[epoch]:.2f}' for epoch in epochs)
+    assert f'| {rate} | {row} |' in part
+  for first, last in ((8, 12), (16, 20), (25, 29)):
+    means = [_mean(run.curve, first, last) for run in runs]
+    row = ' | '.join(f'{x:.2f}' for x in (*means, means[0] - means[1]))
+    assert f'| {first} to {last} | {row} |' in part
+  text = ' '.join(part.split())
+  gains = [100 * (fast.curve[epoch] - usual.curve[epoch]) for epoch in epochs]
+  above = [
+      100 * fast.curve[epoch] - score
+      for epoch, score in zip(epochs, paper, strict=True)
+  ]
+  for values, word in ((gains, 'ahead by'), (above, 'where it is')):
+    one, two = (f'{value:.2f}' for value in values)
+    assert f'{word} {one} and {two} points' in text
+
+
 def _mean(curve, first, last):
   """Returns the mean accuracy of some epochs, in percent."""
   return 100 * np.mean([curve[epoch] for epoch in range(first, last + 1)])
