@@ -17,8 +17,8 @@ class UserError(Exception):
   """An error the user can fix: one line saying what, where, and what to do.
 
   Commands print it, like errors of the operating system, as `gswinrmt: MESSAGE`
-  and exit with status 2. Any other exception is a bug in this package and keeps
-  its traceback.
+  and exit with status 2. Any other exception is a bug in this package, or in a
+  recipe file of the user, and keeps its traceback.
   """
 
 

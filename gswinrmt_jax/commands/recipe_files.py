@@ -156,7 +156,8 @@ def _kind(config, name):
 def _get_config(path, argument):
   """Returns the module of a recipe file, and the recipe.
 
-  What else a recipe raises keeps its traceback, which shows the line.
+  A `ValueError` of `get_config` refuses the argument. Any other error is a
+  mistake in the file and keeps its traceback, which shows the line.
   """
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)

@@ -80,7 +80,11 @@ class SegmentationSource(sources.TfdsSource):
       yield label.shape[::-1], label
 
   def sizes(self) -> Iterator[tuple[int, int]]:
-    """Yields width and height of all records, from headers alone."""
+    """Yields width and height of all records, from headers alone.
+
+    Raises:
+      UserError: If a label image is none; the message names it.
+    """
     for row in range(len(self)):
       # The label's size: the image may have to be rotated.
       try:

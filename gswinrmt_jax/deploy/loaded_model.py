@@ -116,8 +116,7 @@ class LoadedDenseModel(LoadedModel):
 
 def is_count(value: object) -> bool:
   """Returns whether a value is a whole number above 0."""
-  is_whole = isinstance(value, (int, np.integer))
-  return is_whole and value is not True and value > 0
+  return isinstance(value, (int, np.integer)) and value > 0
 
 
 def as_given(
