@@ -88,18 +88,6 @@ def test_training_quotes_fifty_classes(name, row):
   assert re.findall(r'\d\d\.\d\d', line) == want
 
 
-def test_scaling_lists_every_field_of_the_mesh():
-  table = _table(_page('scaling'), '| field | default |')
-  rows = re.findall(r'^\| `config\.([\w.]+)` \| (\d) \|', table, re.MULTILINE)
-  config = recipes.cifar10('rmt_compact')
-  assert {name for name, _ in rows if name.startswith('mesh.')} == {
-      f'mesh.{name}' for name in config.get('mesh', {})
-  }
-  for name, default in rows:
-    section, _, field = name.rpartition('.')
-    assert str((config[section] if section else config)[field]) == default
-
-
 @pytest.mark.parametrize('page', PAGES)
 def test_fields_of_a_recipe_exist(page):
   config = recipes.cifar10('rmt_compact')

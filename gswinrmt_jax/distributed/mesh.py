@@ -23,22 +23,13 @@ class Devices:
       images, in the order of the devices; so does each process.
   """
 
-  def __init__(self, data: int = 0):
+  def __init__(self):
     """Creates the mesh.
 
-    Args:
-      data: Expected number of devices; 0 skips the check.
-
     Raises:
-      UserError: If that is not the number of devices, or processes have
-        different numbers of devices.
+      UserError: If processes have different numbers of devices.
     """
     self._count = len(jax.devices())
-    if data not in (0, self._count):
-      raise UserError(
-          f'config.mesh.data is {data}: must be {self._count}, the number of '
-          'devices, or 0'
-      )
     if jax.local_device_count() * jax.process_count() != self._count:
       raise UserError(
           f'{jax.process_count()} processes share {self._count} devices: each '

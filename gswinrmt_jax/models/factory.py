@@ -204,10 +204,6 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f'No model is called {name!r}{near}')
   fields = dataclasses.asdict(table[name])
   for key, value in overrides.items():
-    if key in RETIRED:
-      raise ValueError(
-          f'{key!r} is not a field of a model: equations have one form.'
-      )
     if key == 'pretrained':  # timm's
       raise ValueError(
           f'create_model initialises {name} at random: load_model(SOURCE) '

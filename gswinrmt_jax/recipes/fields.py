@@ -138,9 +138,6 @@ FIELDS: Mapping[str, Field] = {
         when=_AVERAGING,
     ),
     'init_from': _common('', 'run, weights or checkpoint to fine-tune'),
-    'mesh.data': _common(
-        0, 'expected number of devices; 0: any number', free=True
-    ),
     'model.name': _common(
         '', 'named model; `gswinrmt summarize --all` lists them'
     ),

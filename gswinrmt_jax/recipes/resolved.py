@@ -15,25 +15,13 @@ from gswinrmt_jax.recipes.checks import check
 from gswinrmt_jax.recipes.field import locate, refuse, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 
+# Fields of earlier versions; they affected at most rounding.
+_RETIRED = 'steps_per_dispatch', 'mesh', 'attention_impl', 'depthwise_impl'
+
 
 def free_fields() -> frozenset[str]:
   """Returns the fields that may change when a run resumes."""
-  free = {path for path, declared in FIELDS.items() if declared.free}
-  return frozenset({*free, *_retired()})
-
-
-def _retired():
-  """Returns fields of earlier versions, which affected at most rounding."""
-  from gswinrmt_jax.models import factory
-
-  of_models = (f'model.{name}' for name in factory.RETIRED)
-  return (
-      'steps_per_dispatch',
-      'mesh.fsdp',
-      'attention_impl',
-      'depthwise_impl',
-      *of_models,
-  )
+  return frozenset(path for path in FIELDS if FIELDS[path].free)
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -195,6 +183,8 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   Raises:
     UserError: If it is not a config, or not one that this version supports.
   """
+  from gswinrmt_jax.models import factory
+
   sections = {path.partition('.')[0] for path in FIELDS if '.' in path}
   if not isinstance(fields, dict) or not all(
       isinstance(fields.get(name, {}), dict) for name in sections
@@ -210,9 +200,10 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   for path, declared in FIELDS.items():
     group, name = locate(fields, path)
     group.setdefault(name, declared.default)
-  for path in _retired():
-    group, name = locate(fields, path)
-    group.pop(name, None)
+  for name in _RETIRED:
+    fields.pop(name, None)
+  for name in factory.RETIRED:
+    fields['model'].pop(name, None)
   if fields['data']['storage'] in ('device', 'auto'):  # of earlier versions
     fields['data']['storage'] = 'memory'
   eps = fields['optimizer']['eps']

@@ -114,7 +114,7 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
   Raises:
     UserError: If the devices or the data do not suit the config.
   """
-  devices = mesh.Devices(config.mesh.data)
+  devices = mesh.Devices()
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
   if config.data.normalization:

@@ -229,7 +229,6 @@ _WRONG_FIELDS = [
     ('optimizer.freeze=stem', 'without config.init_from: random weights'),
     ('optimizer.power=2.0', '2.0 but has no effect: it needs config.optimi'),
     ('ema_warmup=True', 'has no effect: it needs config.ema_decay above 0'),
-    ('mesh.data=3', 'must be 1, the number of devices, or 0'),
     ('accumulate_steps=7', 'must be a multiple of 14, two images for each of'),
 ]
 

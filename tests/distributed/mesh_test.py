@@ -16,7 +16,7 @@ import several
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
 
@@ -44,13 +44,6 @@ def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
   with pytest.raises(UserError, match=r'multiple of 12, .*accumulate_steps=2'):
     here.check_batch_size(6, accumulate_steps=2)
   assert [here.rounded_up(size) for size in (1, 3, 4)] == [3, 3, 6]
-
-
-@pytest.mark.parametrize('data', [2, -1])
-def test_a_mesh_that_is_not_of_all_devices_is_refused(data):
-  with pytest.raises(UserError, match=f'mesh.data is {data}: must be 1, the'):
-    mesh.Devices(data)
-  assert mesh.Devices(1).replicated.mesh.shape == {'data': 1}
 
 
 @pytest.fixture(autouse=True)
@@ -119,11 +112,10 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
           'mesh_program.py',
           moving,
           'JOIN',
-          _changes(mesh__data=8),
+          _changes(),
           devices=4,
       )
   )
-  assert run_folder.load_config(moving).mesh.data == 8
   starts = json.loads((moving / 'environment.json').read_text())
   assert [(s['step'], s['device_count']) for s in starts] == [
       (0, 1),

@@ -55,7 +55,6 @@ def test_dtype_by_name():
         ('rmt_t', {'dtype': jnp.float16}, 'dtype=float16 must be float32'),
         ('rmt_t', {'dtype': None}, 'dtype=None must be float32'),
         ('rmt_t', {'dtype': jnp.float8_e5m2}, 'dtype=float8_e5m2 must be'),
-        ('rmt_t', {'attention_impl': 'cyclic'}, 'is not a field of a model'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
         ('rmt_t', {'num_classes': -1}, 'num_classes=-1 must be a whole'),
         ('rmt_t', {'num_classes': 2.5}, 'num_classes=2.5 must be a whole'),

@@ -119,7 +119,6 @@ _CHANGES = {
     'nan_policy': ('skip', 'classes'),
     'ema_decay': (0.9, 'classes'),
     'ema_warmup': (True, 'torchvision'),
-    'mesh.data': (7, 'classes'),
     'model.name': ('swat_compact', 'classes'),
     'segmenter.channels': (12, 'pixels'),
     'segmenter.neck_channels': (12, 'pixels'),
@@ -202,7 +201,6 @@ _WITH = {
 }
 # Refused without another machine, data or field; with what is said.
 _REFUSED = {
-    'mesh.data': '7',
     'data.name': 'digit_masks',
     'data.test_split': "no split 'nowhere'",
     'data.label_maps': 'token labels need both',
