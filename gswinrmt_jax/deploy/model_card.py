@@ -16,7 +16,7 @@ from gswinrmt_jax.runs.scores import SCORES
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
-_LIBRARY = 'gswinrmt_jax'
+LIBRARY = 'gswinrmt_jax'
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
 _CITATION = (
@@ -56,7 +56,7 @@ def write(
   detects = weights.task == 'detection'
   task = 'object-detection' if detects else f'image-{weights.task}'
   metadata = huggingface_hub.ModelCardData(
-      library_name=_LIBRARY,
+      library_name=LIBRARY,
       pipeline_tag=task if card.num_classes else None,
       license=license or None,
       tags=['jax', 'flax', 'vision-transformer'],
@@ -100,7 +100,7 @@ def is_one(path: pathlib.Path) -> bool:
     card = huggingface_hub.ModelCard(text, ignore_metadata_errors=True)
   except Exception:  # What its YAML raises depends on the library's version.
     return False
-  return card.data.library_name == _LIBRARY
+  return card.data.library_name == LIBRARY
 
 
 def _images(card):

@@ -40,7 +40,8 @@ def push(
 
   Raises:
     UserError: If the weights are not from a run, `repository` or `tag` is not a
-      valid name, the repository has the tag already, or the upload fails.
+      valid name, the repository holds another library's model or has the tag
+      already, or the upload fails.
   """
   terminal = Terminal()
   if weights.recipe is None:
@@ -80,18 +81,23 @@ def push(
 
 def _upload(folder, repository, tag, private):
   """Uploads a folder; creates the repository and sets the tag, if any."""
-  api = huggingface_hub.HfApi(library_name='gswinrmt_jax')
+  api = huggingface_hub.HfApi(library_name=model_card.LIBRARY)
   failed = f'{repository} cannot be uploaded'
   taken = set()
   with _explained(failed):
     # None leaves it to the owner's setting; of a repository that is there
     # already, `private` is ignored.
     api.create_repo(repository, private=private or None, exist_ok=True)
-    public = private and not api.repo_info(repository).private
+    there = api.model_info(repository)
     if tag:
       refs = api.list_repo_refs(repository)
       taken = {ref.name for ref in (*refs.tags, *refs.branches)}
-  if public:
+  if there.library_name not in (None, model_card.LIBRARY):
+    raise UserError(
+        f'{repository} holds a model of {there.library_name}: choose another '
+        'repository'
+    )
+  if private and not there.private:
     raise UserError(
         f'{repository} is there already, and public: leave out --private, or '
         'make it private first'

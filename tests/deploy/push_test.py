@@ -68,7 +68,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
   def do_GET(self):
     if self.path.endswith('/api/models/me/digits'):
-      self._answer({'id': 'me/digits', 'private': self.server.found.private})
+      self._answer({'id': 'me/digits', **self.server.found.there})
       return
     if not self.path.endswith('/api/models/me/digits/refs'):
       self._answer({'error': 'Invalid username or password.'}, 401)
@@ -98,7 +98,7 @@ class _Found:
   def __init__(self):
     self.requests, self.files = [], {}
     self.created = self.message = self.tag = None
-    self.private = True
+    self.there = {'private': True}  # what is known of the repository
 
 
 @pytest.fixture(name='found')
@@ -120,10 +120,23 @@ def _found(monkeypatch):
 
 
 def test_a_public_repository_does_not_become_private(found, capsys):
-  found.private = False
+  found.there['private'] = False
   assert main.main(['push', str(_RUN), 'me/digits', '--private']) == 2
   assert 'there already, and public: leave out' in capsys.readouterr().err
   assert not found.files
+
+
+@pytest.mark.parametrize(
+    ('library', 'status'), [('timm', 2), ('gswinrmt_jax', 0)]
+)
+def test_a_model_of_another_library_is_not_replaced(
+    found, capsys, library, status
+):
+  found.there['library_name'] = library
+  assert main.main(['push', str(_RUN), 'me/digits']) == status
+  refused = 'me/digits holds a model of timm: choose another'
+  assert (refused in capsys.readouterr().err) == bool(status)
+  assert bool(found.files) != bool(status)
 
 
 def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
