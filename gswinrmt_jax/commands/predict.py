@@ -152,11 +152,13 @@ def _classify(args, images, weights, terminal):
   rows, classes = [], {
       image_paths.composed(name): name for name in loaded.class_names
   }
-  for one, path in _with_paths(args.maps, found):
+  paths = _paths(args.maps, images)
+  for one in found:
     rows.append(_row(one, images, classes))
     if not (table or args.json):
       _print(one)
     if args.maps:
+      path = paths[one.image]
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
@@ -180,14 +182,15 @@ def _classify(args, images, weights, terminal):
   return len(rows)
 
 
-def _drawn(args, found, folder, terminal):
-  """Yields predictions, once printed and with their pictures written."""
-  for one, path in _with_paths(folder, found):
+def _drawn(args, found, images, folder, terminal):
+  """Yields predictions, once printed, and the pictures written of each."""
+  paths = _paths(folder, images)
+  for one in found:
     if not args.json:
       _print(one)
-    written = ' and '.join(map(str, one.write(path)))
-    terminal.say(f'{one.image}: {written}')
-    yield one
+    written = [str(path) for path in one.write(paths[one.image])]
+    terminal.say(f'{one.image}: {" and ".join(written)}')
+    yield one, written
 
 
 def _segment(args, images, weights, terminal):
@@ -196,7 +199,8 @@ def _segment(args, images, weights, terminal):
   files.check_can_write(folder / 'image.png')
   loaded = _load(args, weights, terminal)
   found = _predict_each(loaded, images, terminal)
-  rows = [one.to_dict() for one in _drawn(args, found, folder, terminal)]
+  drawn = _drawn(args, found, images, folder, terminal)
+  rows = [one.to_dict() | {'written': written} for one, written in drawn]
   if args.json:
     _print_json(rows)
   return len(rows)
@@ -214,8 +218,9 @@ def _detect(args, images, weights, terminal):
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
   found = _predict_each(loaded, images, terminal, least)
-  drawn = _drawn(args, found, folder, terminal)
-  contents = detections.to_coco(drawn, loaded.class_names)
+  drawn = _drawn(args, found, images, folder, terminal)
+  found = (one for one, _ in drawn)
+  contents = detections.to_coco(found, loaded.class_names)
   count = len(contents['images'])
   if not count:
     raise RunError('no image could be read')
@@ -373,15 +378,20 @@ def _with_progress(found, total, terminal):
     yield one
 
 
-def _with_paths(parent, predictions):
-  """Yields each prediction with a path; a repeated name gets a number."""
-  taken, numbers = set(), defaultdict(lambda: itertools.count(2))
-  for one in predictions:
-    name = stem = pathlib.Path(one.image).stem
+def _paths(parent, images):
+  """Returns the path for each image; a repeated name gets a number.
+
+  It does not depend on which of the images can be read.
+  """
+  paths, taken = {}, set()
+  numbers = defaultdict(lambda: itertools.count(2))
+  for image in images:
+    name = stem = pathlib.Path(image).stem
     while name in taken:
       name = f'{stem}_{next(numbers[stem])}'
     taken.add(name)
-    yield one, pathlib.Path(parent or '') / name
+    paths[image] = pathlib.Path(parent or '') / name
+  return paths
 
 
 def _point(text):

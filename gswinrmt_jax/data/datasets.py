@@ -57,6 +57,8 @@ class Info:
     for values in (self.mean, self.std):
       if len(values) != 3 or not all(map(math.isfinite, values)):
         raise ValueError(f'{values!r:.80} must be 3 finite numbers')
+    if not 0 <= min(self.mean) <= max(self.mean) <= 1:
+      raise ValueError(f'mean {self.mean} must be of pixels / 255, from 0 to 1')
     if min(self.std) <= 0:
       raise ValueError(f'std {self.std} must be above 0')
     size = self.image_size

@@ -42,8 +42,8 @@ class LoadedDetector(LoadedDenseModel):
   ) -> ObjectDetections | list[ObjectDetections]:
     """Returns the objects of one or several images, best first.
 
-    Images are resized as in evaluation, and boxes are in pixels of the image
-    as it is given.
+    Images are resized as in evaluation. Boxes are in pixels of the image as it
+    is seen, after its EXIF rotation.
 
     Args:
       images: One image, or a sequence of them: paths, bytes of files, PIL

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import io
+import operator
 import os
 import pathlib
 from typing import Any
@@ -48,7 +49,7 @@ def save_model(
     variables: `{'params', 'batch_stats'}`.
     image_size: Height and width of the images that it was trained on, in
       pixels.
-    mean: Mean per channel, which is subtracted from pixels / 255.
+    mean: Mean per channel, from 0 to 1, which is subtracted from pixels / 255.
     std: Standard deviation per channel, by which the result is divided.
     class_names: Class names by label.
     crop: Share of the resized image that is kept along each side; 0 if images
@@ -67,6 +68,8 @@ def save_model(
       float64, or the folder holds other files or cannot be written.
   """
   folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
+  if fit_within and not dense:
+    raise ValueError('fit_within is for segmenters and detectors')
   own = model.head if isinstance(model, detector.Detector) else model
   card = Card(
       name=_nearest_name(model.arch),
@@ -74,7 +77,7 @@ def save_model(
       num_classes=own.num_classes,
       dense=dense,
       class_names=tuple(class_names),
-      image_size=tuple(image_size),
+      image_size=tuple(map(operator.index, image_size)),
       mean=tuple(map(float, mean)),
       std=tuple(map(float, std)),
       crop=crop,

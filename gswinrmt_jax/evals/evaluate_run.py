@@ -1,5 +1,6 @@
 """Evaluates the weights of a run, or other weights, on a split."""
 
+import os
 import pathlib
 import re
 from typing import Any
@@ -276,10 +277,9 @@ def report_path(
   folder, words = weights.folder, [data]
   if weights.recipe is None:
     folder = pathlib.Path()
-    source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
-    kept = 3 if source.is_file() else 2
+    source = pathlib.Path(os.path.relpath(str(source).removeprefix(hub.PREFIX)))
     source = source.with_suffix('') if source.is_file() else source
-    words = [*source.parts[-kept:], data]
+    words = [*source.parts, data]
   elif out is not None:
     words = [*folder.absolute().parts[-2:], data]
   elif data == weights.recipe.data.name:

@@ -441,6 +441,8 @@ def _from_run(folder, step, which, warn):
     restored = checkpoints.restore_best(target)
   elif step == 'latest':
     restored = checkpoints.restore_latest(target)
+  elif isinstance(step, str):
+    raise UserError(f"step is {step!r}: must be 'best', 'latest' or a number")
   else:
     restored = checkpoints.restore(step, target)
   if restored is None:

@@ -583,10 +583,8 @@ def test_a_backbone_has_maps_and_no_classes(small):
 
 
 def test_images_of_one_name_have_folders_of_their_own():
-  found = [
-      types.SimpleNamespace(image=name)
-      for name in ('a/x.png', 'b/x.jpg', 'y.png', 'x_2.png', 'c/x.png')
-  ]
-  pairs = predict_command._with_paths('maps', found)
-  names = [path.name for _, path in pairs]
+  images = 'a/x.png', 'b/x.jpg', 'y.png', 'x_2.png', 'c/x.png'
+  paths = predict_command._paths('maps', images)
+  assert [*paths] == [*images]
+  names = [path.name for path in paths.values()]
   assert names == ['x', 'x_2', 'y', 'x_2_2', 'x_3']

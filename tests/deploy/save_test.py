@@ -22,7 +22,7 @@ _SIZES = {
     'mlp_ratios': (2.0, 2.0, 2.0, 2.0),
 }
 _HOW = {
-    'image_size': (32, 48),
+    'image_size': np.array([32, 48]),
     'mean': np.float32([0.25, 0.5, 0.75]),
     'std': (0.25, 0.25, 0.5),
 }
@@ -89,6 +89,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
   with pytest.raises(ValueError, match='2 names for 3 classes'):
     gswinrmt_jax.save_model(
         tmp_path / 'a', model, other, class_names='ab', **_HOW
+    )
+  with pytest.raises(ValueError, match='fit_within is for segmenters and'):
+    gswinrmt_jax.save_model(
+        tmp_path / 'a', model, other, fit_within=(96, 48), **_HOW
     )
   with pytest.raises(ValueError, match='a Dense is no model of create_model'):
     from flax import linen

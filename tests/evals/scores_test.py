@@ -380,16 +380,22 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
   assert seen == ['elsewhere']
 
 
-def test_exports_of_two_runs_have_reports_of_their_own(tmp_path):
+def test_exports_of_two_runs_have_reports_of_their_own(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   weights = types.SimpleNamespace(recipe=None, step=None, which=None)
   weights.folder, names = tmp_path, set()
-  for run in ('a', 'b'):
-    path = tmp_path / run / 'export' / 'model.safetensors'
-    path.parent.mkdir(parents=True)
-    path.touch()
-    found = evaluate_run.report_path('evaluation', path, weights, 'd', 'test')
-    names.add(found.name)
-  assert 'evaluation_a_export_model_d_test.json' in names and len(names) == 2
+  for run in ('a/seed0', 'b/seed0'):
+    folder = tmp_path / run / 'export'
+    folder.mkdir(parents=True)
+    (folder / 'model.safetensors').touch()
+    for source in (folder, f'{run}/export/model.safetensors'):
+      name = evaluate_run.report_path('eval', source, weights, 'd', 'test').name
+      names.add(name)
+  assert names == {
+      f'eval_{run}_seed0_export{model}_d_test.json'
+      for run in 'ab'
+      for model in ('', '_model')
+  }
 
 
 def test_every_slice_has_a_report_of_its_own():

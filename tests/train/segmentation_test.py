@@ -155,6 +155,7 @@ def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
   assert commands.main([*argv, '--json']) == 0
   (report,) = json.loads(capsys.readouterr().out)
   assert sum(one['share'] for one in report['classes']) == pytest.approx(1)
+  assert report['written'] == [f'{out}/a_overlay.png', f'{out}/a_labels.png']
   first = report['classes'][0]
   assert f'{first["share"]:7.2%}  {first["name"]}' in printed
   encoded = (out / 'a_labels.png').read_bytes()
@@ -167,6 +168,19 @@ def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
   np.testing.assert_array_equal(overlay[:height, :width], covered)
   color = label_colors.palette(3)[first['label']]
   assert (overlay[:, width:] == color).all(-1).sum() >= 100  # in the legend
+
+
+def test_a_damaged_image_changes_no_name(runs, tmp_path, capsys):
+  for folder in 'ab':
+    (tmp_path / 'in' / folder).mkdir(parents=True)
+  (tmp_path / 'in/a/x.png').write_text('damaged')
+  image = tiny_segments.SPLITS['val'].images[0]
+  PIL.Image.fromarray(image).save(tmp_path / 'in/b/x.png')
+  argv = ['predict', str(runs[1]), f'{tmp_path}/in', f'--out={tmp_path}/out']
+  assert commands.main(argv) == 1
+  assert 'a/x.png is not an image' in capsys.readouterr().err
+  names = sorted(path.name for path in (tmp_path / 'out').iterdir())
+  assert names == ['x_2_labels.png', 'x_2_overlay.png']
 
 
 def test_where_the_images_go_is_checked_first(

@@ -66,6 +66,8 @@ def test_above_the_cards_size_no_margin_is_cut_off():
         ({'mean': ...}, "no 'mean'"),
         ({'mean': [0.5]}, '3 finite'),
         ({'mean': [0.5, np.nan, 0.5]}, '3 finite'),
+        ({'mean': [123.675, 116.28, 103.53]}, 'must be of pixels / 255'),
+        ({'mean': [0.5, -0.5, 0.5]}, 'from 0 to 1'),
         ({'std': [0.5, np.inf, 0.5]}, '3 finite'),
         ({'std': [0.5, 0.0, 0.5]}, 'above 0'),
         ({'std': [0.5, -0.1, 0.5]}, 'above 0'),

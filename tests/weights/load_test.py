@@ -109,6 +109,14 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
     load.load(folder, step=3)
 
 
+def test_a_step_is_a_number():
+  fixture = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
+  with pytest.raises(
+      UserError, match="step is '243': must be 'best', 'latest'"
+  ):
+    load.load(fixture, step='243')
+
+
 def test_a_wrong_source_is_refused_before_data_are_read(
     folder, tmp_path, monkeypatch
 ):
