@@ -38,6 +38,7 @@ import numpy as np
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -78,7 +79,8 @@ def adapt(
     given: Fields with an override, such as 'optimizer.learning_rate'.
 
   Raises:
-    UserError: If there is no such data set, or no such weights.
+    UserError: If there is no such data set, or no such weights, or their
+      normalisation has no name.
   """
   # Imported here, so that `--help` need not wait for JAX.
   from gswinrmt_jax.weights import load
@@ -121,10 +123,19 @@ def adapt(
   seen = 'images as stored' if as_stored else f'image size {side}'
   if card:
     named = datasets.normalization_of(card.mean, card.std)
+    if not named and 'data.normalization' not in given:
+      raise UserError(
+          f'{config.init_from} normalises by mean {card.mean} and std '
+          f'{card.std}, which no --config.data.normalization has: choose the '
+          'nearest, and leave --config.optimizer.freeze alone'
+      )
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
-    fields |= {'model.name': card.name, 'data.normalization': named}
+    fields['model.name'] = card.name
     fields.pop('model.feature_norm', None)  # of segmenters and detectors
-    said = f'model and normalisation of {config.init_from}, {seen}'
+    if named:
+      fields['data.normalization'] = named
+    what = 'model and normalisation' if named else 'model'
+    said = f'{what} of {config.init_from}, {seen}'
   else:
     said = f'{seen}, for a median shorter side of {median} pixels'
     if side > 64:  # a first map of at most 32x32

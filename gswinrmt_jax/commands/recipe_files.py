@@ -163,7 +163,7 @@ def _get_config(path, argument):
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)
   try:
-    return module, module.get_config(argument)
+    return module, module.get_config(*([argument] if argument else []))
   except UserError:
     raise
   except ValueError as error:  # refuses the argument

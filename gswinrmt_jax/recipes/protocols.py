@@ -280,6 +280,9 @@ def with_argument(
   config.num_epochs, config.num_steps = 1, 0
   config.compile_effort = 'quick'  # most of the time is compilation
   config.token_label_weight = 0.0  # the digits have no label maps
+  config.init_from = config.optimizer.freeze = ''  # of a wider model
+  config.stop_after_epochs, config.profile_steps = 0, ''
+  config.accumulate_steps = 1
   config.augment.mix_off_epochs = 0  # the only epoch is mixed
   config.optimizer.warmup_epochs = 0.25
   config.optimizer.warmup_steps = 0

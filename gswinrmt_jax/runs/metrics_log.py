@@ -212,13 +212,15 @@ def check_new(folder: pathlib.Path) -> None:
 
   A new run would overwrite the log. A run that was killed before its first
   checkpoint was complete may start again: it has logged at most two epochs,
-  since the second save waits for the first, and follows its epoch's entry.
+  since the second save waits for the first, and follows its epoch's entry, and
+  has no summary.
 
   Raises:
-    UserError: If three epochs or more are logged.
+    UserError: If three epochs or more are logged, or a log has a summary.
   """
   entries = read_metrics(folder)
-  if sum(entry['kind'] == 'epoch' for entry in entries) > 2:
+  epochs = sum(entry['kind'] == 'epoch' for entry in entries)
+  if epochs > 2 or (entries and (folder / 'summary.json').exists()):
     raise UserError(
         f'{folder} has no checkpoint, although its metrics.jsonl reaches step '
         f'{entries[-1]["step"]:,}: put the checkpoints back, choose another '

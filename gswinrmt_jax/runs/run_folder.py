@@ -82,14 +82,17 @@ def check_folder(
   """Checks that a run folder, if it exists, belongs to this resolved config.
 
   Raises:
-    UserError: If it belongs to another config; names the fields that differ.
+    UserError: If it belongs to another config (names the fields that differ),
+      or holds files of something else.
   """
   if (folder / _CONFIG).exists():
     check_same(load_config(folder), config, folder)
-  elif (folder / 'checkpoints').exists():
-    raise UserError(
-        f'{folder} has checkpoints but no config.json: choose another --workdir'
-    )
+    return
+  for name in ('checkpoints', 'metrics.jsonl', 'summary.json'):
+    if (folder / name).exists():  # It would be overwritten.
+      raise UserError(
+          f'{folder} has {name} but no config.json: choose another --workdir'
+      )
 
 
 def check_same(
@@ -110,7 +113,9 @@ def check_same(
         'choose another --workdir (--config.init_from=RUN starts there from '
         'the weights of this run)'
     )
-    if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
+    if (path / _CONFIG).exists() and not any(
+        (path / name).exists() for name in ('checkpoints', 'summary.json')
+    ):
       advice = 'delete it, as no step was saved, or choose another --workdir'
     raise UserError(
         f'{path} belongs to another config: {"; ".join(shown)}; {advice}'
@@ -122,7 +127,8 @@ def differences(
 ) -> list[str]:
   """Lists `field is OLD there and NEW here`, for fields that change results.
 
-  `init_from` comes first: other fields may follow from it.
+  `init_from` comes first: other fields may follow from it. Class folders may
+  have moved: whether they are the same, their record says (`dataset_record`).
   """
   old, new = (
       traverse_util.flatten_dict(config.to_dict(), sep='.')
@@ -134,8 +140,14 @@ def differences(
       for field, value in sorted(
           old.items(), key=lambda item: (item[0] != 'init_from', item)
       )
-      if field not in free and value != new.get(field)
+      if field not in free
+      and value != new.get(field)
+      and not (field == 'data.name' and _are_folders(value, new[field]))
   ]
+
+
+def _are_folders(*names):
+  return all(map(os.path.isabs, names))
 
 
 def write_config(

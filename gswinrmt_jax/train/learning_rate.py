@@ -40,18 +40,18 @@ def check_drops(
   Raises:
     UserError: If there are such drops, and the schedule has any.
   """
-  first = min(optimizer.drop_epochs)
+  first, last = sorted(optimizer.drop_epochs)
   warmup = optimizer.warmup_epochs
   if optimizer.warmup_steps:
     per_epoch = schedule.num_examples / schedule.batch_size
     warmup = optimizer.warmup_steps / per_epoch
   if optimizer.schedule == 'drops' and not (
-      warmup <= first <= schedule.num_epochs
+      warmup <= first and last <= schedule.num_epochs
   ):
     raise UserError(
-        f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: the first '
-        f'drop must be between the end of the warm-up, after {warmup:.3g} '
-        f'epochs, and that of the run, after {schedule.num_epochs:,}'
+        f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: both must '
+        f'be between the end of the warm-up, after {warmup:.3g} epochs, and '
+        f'that of the run, after {schedule.num_epochs:,}'
     )
 
 

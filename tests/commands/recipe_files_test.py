@@ -29,6 +29,16 @@ def test_a_file_of_ones_own_goes_first(monkeypatch, tmp_path):
   assert recipe_files.load('cifar10_swat.py:7', []).mine == '7'
 
 
+def test_a_recipe_without_an_argument_takes_none(tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(
+      'import ml_collections\n'
+      'def get_config():\n'
+      '  return ml_collections.ConfigDict({"mine": 3})\n'
+  )
+  assert recipe_files.load(str(path), []).mine == 3
+
+
 def test_overrides_have_the_type_of_their_field():
   config = recipe_files.load(
       'cifar10_retention',

@@ -283,6 +283,18 @@ def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
   assert smoke.model.widths == (8, 8, 16, 16)
 
 
+def test_the_smoke_run_of_a_recipe_of_ones_own_is_valid():
+  config = recipes.cifar10('retention_compact')
+  config.init_from, config.optimizer.freeze = 'cifar10_small', 'stage1'
+  config.stop_after_epochs, config.profile_steps = 10, '500:510'
+  config.accumulate_steps = 64
+  smoke = recipes.with_argument(config, 'smoke')
+  recipes.check(smoke)
+  assert (smoke.init_from, smoke.optimizer.freeze) == ('', '')
+  assert (smoke.stop_after_epochs, smoke.profile_steps) == (0, '')
+  assert smoke.accumulate_steps == 1
+
+
 def test_the_argument_is_smoke_or_refused():
   config = recipes.cifar10('swat_compact')
   assert recipes.with_argument(config, None) is config

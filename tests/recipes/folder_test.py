@@ -122,6 +122,21 @@ def test_a_classifier_starts_from_a_segmenter(own, monkeypatch):
   assert not config.model.feature_norm
 
 
+def test_a_normalisation_without_a_name_is_refused(own, monkeypatch):
+  card = load.read_card('cifar10_small')
+  card = dataclasses.replace(card, mean=(0.5,) * 3, std=(0.25,) * 3)
+  monkeypatch.setattr(load, 'read_card', lambda path: card)
+  tuned = '--config.init_from=cifar10_small'
+  with pytest.raises(
+      UserError, match=r'by mean \(0\.5, .* no --config\.data\.n'
+  ):
+    _adapted(own, tuned)
+  chosen = '--config.data.normalization=imagenet'
+  config, lines = _adapted(own, tuned, chosen, '--config.num_epochs=3')
+  assert config.data.normalization == 'imagenet' and config.num_epochs == 3
+  assert lines[0] == 'model of cifar10_small, image size 32'
+
+
 def test_a_smoke_test_is_not_adapted_and_digits_are(own):
   config = recipe_files.load('folder:smoke', [f'--config.data.name={own}'])
   assert config.num_epochs == 1 and config.data.name == str(own)

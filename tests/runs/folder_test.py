@@ -87,17 +87,32 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
   assert 'delete it, as no step was saved' in str(caught.value)
-  (tmp_path / 'checkpoints').mkdir()
+  for name in ('checkpoints', 'summary.json'):  # A step was saved.
+    (tmp_path / name).mkdir()
+    with pytest.raises(
+        UserError, match=r'--config\.init_from=RUN starts'
+    ) as caught:
+      run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+    assert 'delete' not in str(caught.value)
+    (tmp_path / name).rmdir()
+
+
+def test_class_folders_may_have_moved(tmp_path):
+  before, after = (_config(**{'data.name': f'/{x}/cats'}) for x in 'ab')
+  run_folder.write_config(tmp_path, before)
+  run_folder.check_folder(tmp_path, after)
   with pytest.raises(
-      UserError, match=r'--config\.init_from=RUN starts'
-  ) as caught:
-    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
-  assert 'delete' not in str(caught.value)
+      UserError, match=r"data\.name is '/a/cats' there and 'dig"
+  ):
+    run_folder.check_folder(tmp_path, _config(**{'data.name': 'digits'}))
 
 
-def test_checkpoints_of_unknown_config_are_refused(tmp_path):
-  (tmp_path / 'checkpoints').mkdir()
-  with pytest.raises(UserError, match=r'no config\.json'):
+@pytest.mark.parametrize(
+    'name', ['checkpoints', 'metrics.jsonl', 'summary.json']
+)
+def test_files_of_an_unknown_run_are_refused(tmp_path, name):
+  (tmp_path / name).mkdir()
+  with pytest.raises(UserError, match=rf'has {name} but no config\.json'):
     run_folder.check_folder(tmp_path, _config())
 
 

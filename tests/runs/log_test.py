@@ -152,6 +152,16 @@ def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
     log.check_new(tmp_path)
 
 
+def test_a_summary_shows_that_a_checkpoint_was_complete(tmp_path):
+  (tmp_path / 'summary.json').write_text('{}')
+  log.check_new(tmp_path)  # somebody removed the log
+  found = _open(tmp_path)
+  _interval(found, 2, [1.0])
+  found.close()
+  with pytest.raises(UserError, match=r'has no checkpoint, .* reaches step 2'):
+    log.check_new(tmp_path)
+
+
 # TensorBoard.
 
 

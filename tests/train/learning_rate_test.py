@@ -206,6 +206,7 @@ def test_drops_are_those_of_the_released_detectors():
     ('changes', 'said'),
     [
         ({'num_epochs': 7}, 'after 0 epochs, and that of the run, after 7'),
+        ({'num_epochs': 10}, 'after 0 epochs, and that of the run, after 10'),
         (
             {'num_epochs': 0, 'num_steps': 6500},  # of 1,000 an epoch
             'after 0 epochs, and that of the run, after 7',
