@@ -1,6 +1,5 @@
 """Evaluates the weights of a run, or other weights, on a split."""
 
-import os
 import pathlib
 import re
 from typing import Any
@@ -277,9 +276,11 @@ def report_path(
   folder, words = weights.folder, [data]
   if weights.recipe is None:
     folder = pathlib.Path()
-    source = pathlib.Path(os.path.relpath(str(source).removeprefix(hub.PREFIX)))
+    source = pathlib.Path(str(source).removeprefix(hub.PREFIX)).absolute()
     source = source.with_suffix('') if source.is_file() else source
-    words = [*source.parts, data]
+    here = pathlib.Path.cwd()
+    inside = source.is_relative_to(here)
+    words = [*(source.relative_to(here) if inside else source).parts, data]
   elif out is not None:
     words = [*folder.absolute().parts[-2:], data]
   elif data == weights.recipe.data.name:

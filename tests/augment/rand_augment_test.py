@@ -260,6 +260,13 @@ def test_draws_of_timm_have_their_distributions():
   assert np.abs(np.corrcoef(drawn) - np.eye(3)).max() < 0.04
 
 
+def test_levels_of_timm_are_not_negative():
+  _, level, _ = rand_augment.draw_timm(
+      jax.random.key(0), (2, 99), magnitude=0.5, std=0.5, prob=1.0
+  )
+  assert level.min() == 0
+
+
 def test_draws_of_torchvision_have_their_distributions():
   count = 56_000
   op, negative = jax.jit(

@@ -107,7 +107,7 @@ def test_what_is_image():
 
 
 @pytest.mark.parametrize('head', ('retina', 'cascade'))
-def test_bfloat16_computes_losses_and_boxes_in_float32(head):
+def test_bfloat16_computes_outputs_and_losses_in_float32(head):
   fields = _RETINA if head == 'retina' else _CASCADE
   model = create_detector('rmt_t', dtype=jnp.bfloat16, **fields)
   image = jnp.zeros((2, 64, 64, 3))
@@ -123,10 +123,13 @@ def test_bfloat16_computes_losses_and_boxes_in_float32(head):
         mutable=['batch_stats'],
     )
     loss = detection_losses.detection_loss(model, found, truth)
-    return loss, detected
+    return loss, detected, found
 
-  (loss, parts), found = jax.eval_shape(run, jax.random.key(0), _truth(2))
-  assert loss.dtype == found.boxes.dtype == found.scores.dtype == jnp.float32
+  outputs = jax.eval_shape(run, jax.random.key(0), _truth(2))
+  (_, parts), found, _ = outputs
+  dtypes = {x.dtype for x in jax.tree.leaves(outputs)}
+  floats = {x for x in dtypes if jnp.issubdtype(x, jnp.floating)}
+  assert floats == {jnp.dtype('float32')}
   assert all(x.shape == () for x in parts.values())
   names = {'loss_cls', 'loss_bbox', 'positives'}
   if head == 'cascade':
@@ -292,11 +295,13 @@ def test_how_the_heads_start():
   std(retina['coarse_1'], np.sqrt(6 / (9 * 96) / 3))
   wanted = {
       'rpn/conv': 0.01,
+      'rpn/deltas': 0.01,
       'box_heads_1/layers_0': np.sqrt(6 / (49 * 16 + 64) / 3),
       'box_heads_1/logits': 0.01,
       'box_heads_1/deltas': 0.001,
       'mask_heads_2/convs_1': np.sqrt(2 / (9 * 32)),
       'mask_heads_2/upsample': np.sqrt(2 / (4 * 32)),
+      'mask_heads_2/logits': np.sqrt(2 / 20),
   }
   without_bias = 'box_heads_1/convs_0/conv'
   cascade = start(*wanted, without_bias, **fields)
@@ -323,6 +328,20 @@ def test_bitmaps_fill_the_boxes_of_their_objects():
       for frames in (None, truth.boxes, truth.boxes * 0.5)
   )
   assert without == of_boxes != smaller
+
+
+def test_an_image_without_objects_has_no_mask_loss():
+  """Unused rows of truth are zeros: bitmaps in boxes without an area."""
+  truth = jax.tree.map(jnp.zeros_like, _truth(1))
+  found = mock.Mock(
+      mask_logits=jnp.ones((1, 2, 28, 28, 3)),
+      rois=mock.Mock(
+          assigned=jnp.zeros((1, 2), int),
+          boxes=jnp.array([[[0.0, 0, 9, 9]] * 2]),
+      ),
+  )
+  labels = jnp.zeros((1, 2), int)
+  assert detection_losses._mask_loss(found, labels, truth) == 0
 
 
 def test_masks_need_bitmaps():

@@ -229,19 +229,19 @@ def test_objects_join_the_boxes_after_the_assignment(stage, of_proposal):
 
 @functools.cache
 def _detection(system):
-  def detect(model, maps, scale):
+  def detect(model, maps, scale, sizes):
     levels, _, boxes, scores = _predict(model, maps)
-    scores *= scale
-    return model.detect(levels, None, boxes, scores, reference.sizes())
+    return model.detect(levels, None, boxes, scores * scale, sizes)
 
   return jax.jit(functools.partial(_model(system).apply, method=detect))
 
 
 @functools.cache
-def _detected(system, scale=1.0):
-  """Returns detections from proposals whose scores are scaled."""
+def _detected(system, scale=1.0, of_sizes=1):
+  """Returns detections; scores of proposals, and image sizes, are scaled."""
   variables, maps = reference.variables(system), reference.maps(system)
-  return jax.device_get(_detection(system)(variables, maps, scale))
+  sizes = of_sizes * reference.sizes()
+  return jax.device_get(_detection(system)(variables, maps, scale, sizes))
 
 
 @pytest.mark.parametrize('system', _SYSTEMS)
@@ -259,6 +259,13 @@ def test_detection(system, want):
     reference.compare(soft[:1], want[f'{name}/pasted_soft'])
     bits = np.unpackbits(want[f'{name}/pasted'])[: soft.size]
     np.testing.assert_array_equal(np.ravel(soft >= 0.5), bits)
+
+
+def test_unused_proposals_and_empty_boxes_are_no_detections():
+  assert not _detected('mask_rcnn', 0.0).scores.any()
+  assert not _detected(
+      'mask_rcnn', 1.0, 0
+  ).scores.any()  # Clipped, all are empty.
 
 
 def test_proposals_whose_scores_are_nan_are_not_nothing():

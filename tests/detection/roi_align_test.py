@@ -100,6 +100,26 @@ def test_many_boxes_are_pooled_in_parts():
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
+def test_samples_up_to_a_cell_outside_count():
+  boxes = jnp.array([[-1.0, 0, 0, 1], [5, 0, 6, 1]])
+  y = _pool(jnp.ones((1, 1, 5, 1)), boxes, bins=1)
+  np.testing.assert_array_equal(y.ravel(), 1)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_places_are_not_rounded_to_the_dtype_of_the_maps(dtype):
+  """bfloat16 would move the box from 200.4 to 200."""
+  x = (jnp.arange(256) % 2)[None, None, :, None].astype(dtype)
+  y = _pool(x, jnp.array([[200.4, 0, 201, 1]]), bins=1)
+  np.testing.assert_allclose(y.astype(float), 0.2, rtol=0.005)
+
+
+def test_half_of_a_cell_is_the_object():
+  bitmap, frame = jnp.array([[[0, 1]]]), jnp.array([[0.0, 0, 2, 1]])
+  box = jnp.array([[0.5, 0, 1.5, 1]])
+  assert roi_align.mask_targets(bitmap, frame, box, bins=1).item() == 1
+
+
 def test_pasting(want):
   masks, boxes, size = (want[f'paste/{k}'] for k in ('masks', 'boxes', 'shape'))
   got = roi_align.paste(

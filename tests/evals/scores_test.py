@@ -396,6 +396,8 @@ def test_exports_of_two_runs_have_reports_of_their_own(tmp_path, monkeypatch):
       for run in 'ab'
       for model in ('', '_model')
   }
+  found = evaluate_run.report_path('eval', '/x/y', weights, 'd', 'test')
+  assert found.name == 'eval_x_y_d_test.json'
 
 
 def test_every_slice_has_a_report_of_its_own():

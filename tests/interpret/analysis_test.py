@@ -93,6 +93,13 @@ class TestAnalyze:
     np.testing.assert_allclose(_known(stage['gate']['mean']), 0.5)
     np.testing.assert_allclose(_known(stage['passed']), 0.5, rtol=1e-6)
 
+  def test_equal_scores_of_all_pairs_have_uniform_rows(self):
+    fields = {'decay': 'none', 'window_size': 0, 'full_stages': (1, 2)}
+    stage = _analyzed('rmt_compact', _zeroed('query'), **fields)[0]
+    assert stage['entropy'].keys() == stage['row_sum'].keys() == {'pairs'}
+    for head in (*stage['entropy']['pairs'], *stage['row_sum']['pairs']):
+      np.testing.assert_allclose(_known(head), 1, rtol=1e-6)
+
   def test_decay_narrows_rows_and_reach_is_that_of_its_rate(self):
     def change(params):
       for block in params['stage1'].values():
@@ -187,6 +194,20 @@ class TestGroups:
     assert total[1 : attention.DECILES].sum() == 0
     assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the cut window
     assert count.sum(0).tolist() == [3 * 56, 3 * 56]
+
+  def test_rows_of_all_pairs_belong_to_their_head(self):
+    arch = factory.create_model(
+        'rmt_compact', num_classes=4, **_SMALL | {'full_stages': (1,)}
+    ).arch
+    stage = attention._Stage(arch, 0, (32, 28))
+    stage.see_images(_images())
+    stage.find_deciles()
+    stage.group(_images())
+    weights = np.ones((3, 2, 56, 1))  # b n t, and one key
+    weights[:, 1] = 2
+    stage.see(False, 'pairs', weights)
+    total, _ = stage._sums['row_sum pairs']
+    assert total.sum(0).tolist() == [3 * 56, 2 * 3 * 56]
 
   def test_what_the_gate_passes(self, stage):
     gate = np.full((3, 8, 7, 8), 0.75)
@@ -432,7 +453,8 @@ def test_both_gates_count_in_the_rank():
   assert rank['gated'] < 2 + 1e-6 and rank['plain'] > 4
 
 
-def test_command_writes_a_report_of_weights(tmp_path, capsys):
+def test_command_writes_a_report_of_weights(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
   name, own = 'retention_compact', tmp_path / 'own'
   model = factory.create_model(name, num_classes=10, **_SMALL)
   card = card_lib.Card(
@@ -449,7 +471,7 @@ def test_command_writes_a_report_of_weights(tmp_path, capsys):
   files.write_json(own / 'config.json', card.to_dict())
   arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
   assert main.main(['analyze', str(own), *arguments]) == 0
-  path = tmp_path / f'analysis_{tmp_path.name}_own_digits_val.json'
+  path = tmp_path / 'analysis_own_digits_val.json'
   report = json.loads(path.read_text())
   assert report['images'] == 3 and len(report['stages']) == 2
   for stage in report['stages']:

@@ -300,6 +300,18 @@ BOX = np.array(
 )  # reaches the ends
 
 
+def test_bfloat16_keeps_logits_of_tokens_in_float32():
+  model = _dense_model(dtype='bfloat16')
+  found, _ = jax.eval_shape(
+      functools.partial(
+          model.init_with_output, train=False, method='class_and_dense_logits'
+      ),
+      jax.random.key(0),
+      jax.ShapeDtypeStruct(SHAPE, jnp.float32),
+  )
+  assert {x.dtype for x in found} == {jnp.dtype('float32')}
+
+
 def _dense_model(**overrides):
   fields = {
       'widths': (8, 12),

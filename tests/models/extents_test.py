@@ -216,6 +216,24 @@ def test_every_form_of_a_model_takes_extents(fields):
   assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
 
 
+def test_padding_has_no_part_in_the_largest_logit_or_the_embedding():
+  """Logits of tokens are negative: a 0 of padding would be the largest."""
+  model, rng = _model('rmt', **_FORMS[0]), np.random.default_rng(2)
+  images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]
+  variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
+  variables['params']['dense_head']['bias'] -= 100
+
+  @jax.jit
+  def run(x, extents=None):
+    apply = functools.partial(model.apply, variables, x, extents=extents)
+    return apply(train=False), apply(train=False, method='embed')
+
+  got = jax.device_get(run(*_padded(images, rng)))
+  want = jax.device_get(run(jnp.stack(images)))
+  for a, b in zip(got, want, strict=True):
+    assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
+
+
 def test_without_extents_nothing_is_computed(monkeypatch):
   def valid(*args):
     raise AssertionError('a mask of nothing')

@@ -18,7 +18,9 @@ import random_variables
 
 import gswinrmt_jax
 from gswinrmt_jax import ops
+from gswinrmt_jax.augment import image_ops, token_labels
 from gswinrmt_jax.models import attention, block, named
+from gswinrmt_jax.ops import resampling, roi_align
 
 U = 2.0**-8
 
@@ -133,6 +135,44 @@ def test_an_open_gate_still_learns():
     return jax.jit(jax.grad(loss))(params['gate'])['bias']
 
   assert _relative(gradient(jnp.bfloat16), gradient(jnp.float32)) < 4 * U
+
+
+_ONES = jnp.ones((1, 4, 4, 1))
+_BOX = jnp.array([[0.0, 0, 2, 2]])
+
+
+@pytest.mark.parametrize(
+    'fun',
+    [
+        lambda: image_ops.choose(jnp.ones((1, 1)), jnp.zeros((1, 4), int)),
+        lambda: token_labels.align(
+            _ONES, _BOX, jnp.array([True]), extents=(2, 2)
+        ),
+        lambda: resampling.resize_bilinear(_ONES, size=(3, 3)),
+        lambda: roi_align.roi_align(
+            [_ONES], _BOX[None], None, strides=[1], bins=2
+        ),
+    ],
+)
+def test_what_moves_values_by_a_product_does_not_round_them(fun):
+  """By default, a GPU multiplies float32 in TF32, which has 11 bits."""
+  text = str(jax.make_jaxpr(fun)())
+  products = text.count('dot_general[')
+  assert products and text.count('Precision.HIGHEST') == 2 * products
+
+
+def test_fixed_decays_and_pooled_vectors_are_not_rounded():
+  arch = named.MODELS['rmt_t']
+  module = attention.Attention(arch, 0, False, jnp.bfloat16)
+  assert module.apply({}, method='_log_decay').dtype == jnp.float32
+  model = gswinrmt_jax.create_model('rmt_t', num_classes=3, dtype='bfloat16')
+  image = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+  pooled, _ = jax.eval_shape(
+      functools.partial(model.init_with_output, train=False, method='embed'),
+      jax.random.key(0),
+      image,
+  )
+  assert pooled.dtype == jnp.float32
 
 
 @pytest.mark.parametrize('gamma', [0.5, 1 - 1e-6])

@@ -206,6 +206,26 @@ def test_partial_regions_divide_by_the_whole_window(blocks_of_windows):
   )
 
 
+def test_defaults_are_those_of_the_papers():
+  rng = np.random.default_rng(0)
+  maps = [jnp.asarray(rng.normal(size=(2, 5, 7, 3, 4))) for _ in range(3)]
+  decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
+  np.testing.assert_array_equal(
+      ops.swat(*maps, decay),
+      ops.retention(*maps, decay, scaled=False, weigh=ops.sigmoid_weights),
+  )
+  np.testing.assert_array_equal(
+      ops.full_retention(*maps, decay[0]),
+      ops.full_retention(
+          *maps,
+          decay[0],
+          scaled=True,
+          weigh=ops.softmax_weights,
+          distance=positions.manhattan,
+      ),
+  )
+
+
 @pytest.mark.parametrize('form', ['softmax', 'sigmoid'])
 def test_extreme_scores_stay_finite(form, blocks_of_windows):
   maps = [m * 300 for m in _maps(9)]

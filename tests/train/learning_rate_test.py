@@ -103,11 +103,11 @@ def _rates(config, count):
 
 
 def test_warmup_steps_follow_the_epochs():
-  """2.5 epochs of 10 images in batches of 4 are floor(6.25) steps."""
+  """2.7 epochs of 10 images in batches of 4 are floor(6.75) steps."""
   config = _config(
       **{
           'num_epochs': 50,
-          'optimizer.warmup_epochs': 2.5,
+          'optimizer.warmup_epochs': 2.7,
           'optimizer.learning_rate': 2.0,
       }
   )
