@@ -214,7 +214,7 @@ def _doubts(root, parts, classes):
   for name in sorted(set(beside) - set(parts.values())):
     why = ': it has no class folders' * bool(_split_of(name))
     yield f'warning: {name}/ beside {part}/ is left out{why}'
-  for place in (root / part for part in parts.values()):
+  for place in dict.fromkeys([root, *(root / part for part in parts.values())]):
     inside = set(folders(place, Counter()))
     loose = [
         name
@@ -322,7 +322,10 @@ def _read(root):
       return found, str(error)
     found.splits |= {k: v for k, v in whole.items() if k == 'test'}
     found.notes.append(f'val is {held_out}')
-  collections.check(found)
+  try:
+    collections.check(found)
+  except UserError as error:
+    return found, str(error)
   return found, ''
 
 

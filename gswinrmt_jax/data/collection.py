@@ -187,7 +187,8 @@ def divide(
 
   Raises:
     UserError: If a share or seed is given although there are splits already, if
-      the shares leave nothing for train, or if val or test would get no image.
+      there is no image, the shares leave nothing of a class for train, or val
+      or test would get no image.
   """
   if UNDIVIDED not in collection.splits:
     for name, value in {**shares, 'seed': seed}.items():
@@ -203,6 +204,12 @@ def divide(
   if not (min(shares.values()) >= 0 and sum(shares.values()) < 1):
     given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
     raise UserError(f'{given}: must not be negative, and together below 1')
+  if not collection.images:
+    reason = next(iter(collection.unpaired.items()), None)
+    reason = reason or ('look at the', 'suffixes of the files')
+    raise UserError(
+        f'{collection.root}: no image is left for train: {" ".join(reason)}'
+    )
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
   groups = [f'class {name!r}' for name in collection.class_names]
@@ -220,12 +227,7 @@ def divide(
       stop = start + int(len(images) * shares[split] + 0.5)
       splits[split] += images[start:stop]
       start = stop
-    if not images and collection.unpaired:
-      file, why = next(iter(collection.unpaired.items()))
-      raise UserError(
-          f'{collection.root}: no image is left for train: {file} {why}'
-      )
-    if start >= len(images):
+    if images and start >= len(images):  # `check` refuses an empty class.
       raise UserError(
           f'{name} has {len(images)} images, of which none is left '
           f'for train: {advice}'

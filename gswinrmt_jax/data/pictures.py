@@ -226,10 +226,14 @@ def _decoded(image, convert):
     raise PIL.Image.DecompressionBombError
   if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
     raise _RangeError('has 12 bits per pixel: store 8 or 16')
+  # Pillow itself rotates a TIFF.
+  turned = image.format == 'TIFF' and _turn(image) is not None
+  if image.format == 'TIFF' and _is_stack(image):
+    raise _RangeError('has several pages of one size: store an image of each')
   rescaled = _is_rescaled(image)
-  image.load()  # Pillow itself rotates a TIFF.
-  upright, turned = _upright(image)
-  stored = Stored(*image.size, image.mode, image.format, turned)
+  image.load()
+  upright, turned_here = _upright(image)
+  stored = Stored(*image.size, image.mode, image.format, turned or turned_here)
   return convert(upright), stored, rescaled
 
 
@@ -275,16 +279,31 @@ def _tile(image):
   return next(iter(getattr(image, 'tile', ())), None)
 
 
-def _upright(image):
-  """Applies the EXIF orientation; returns the image and whether it has one.
+def _is_stack(image):
+  """Returns whether a TIFF has planes or channels as pages, not a thumbnail."""
+  size = image.size
+  if image.n_frames == 1:
+    return False
+  image.seek(1)
+  second = image.size
+  image.seek(0)
+  return second == size
+
+
+def _turn(image):
+  """Returns how the EXIF orientation turns an image; None if it does not.
 
   Nothing else of the metadata is read: much of it is damaged in intact images.
   """
   try:
-    turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+    return _TURNS.get(image.getexif().get(_ORIENTATION))
   except Exception:  # Parsers raise many types.
-    turn = None
-  if turn is None:
+    return None
+
+
+def _upright(image):
+  """Applies the EXIF orientation; returns the image and whether it has one."""
+  if (turn := _turn(image)) is None:
     return image, False
   image = image.transpose(turn)
   # Pillow keeps the metadata: given to a model, the image would turn again.

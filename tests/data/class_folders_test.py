@@ -141,13 +141,24 @@ def test_a_train_too_small_to_divide_keeps_its_test(tmp_path):
     class_folders.read(tmp_path)
 
 
-def test_a_class_without_images_does_for_evaluation(tmp_path):
-  _write(tmp_path, 'a', 'b', count=3)
+@pytest.mark.parametrize(('count', 'tested'), [(3, [3, 3, 0]), (20, [2, 2, 0])])
+def test_a_class_without_images_does_for_evaluation(count, tested, tmp_path):
+  _write(tmp_path, 'a', 'b', count=count)
   (tmp_path / 'c').mkdir()
   found = class_folders.read(tmp_path, train=False)
-  assert found.class_names == ('a', 'b', 'c') and len(found.images) == 6
-  with pytest.raises(UserError):
+  assert found.class_names == ('a', 'b', 'c')
+  assert found.counts('test') == tested
+  said = {3: 'test would get nothing', 20: "class 'c' has no image to train"}
+  with pytest.raises(UserError, match=said[count]):
     class_folders.read(tmp_path)
+
+
+def test_images_beside_train_are_warned_of(tmp_path):
+  _write(tmp_path, 'train/a', 'train/b', count=20)
+  (tmp_path / 'loose.png').touch()
+  found = class_folders.read(tmp_path)
+  said = f'images of {tmp_path} that are in no class folder are left out: loose'
+  assert any(said in note for note in found.notes)
 
 
 def test_folders_without_an_image_are_reported(tmp_path):
@@ -156,6 +167,8 @@ def test_folders_without_an_image_are_reported(tmp_path):
     (tmp_path / name / 'a.heic').touch()
   lines = datasets.describe(str(tmp_path))
   assert '  skipped: .heic 2' in lines
+  with pytest.raises(UserError, match='left for train: look at the suffixes'):
+    datasets.own_splits(str(tmp_path))
   with pytest.raises(UserError, match="no split 'test', or it is empty"):
     datasets.open_source(str(tmp_path), 'test')
 

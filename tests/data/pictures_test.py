@@ -103,6 +103,32 @@ def test_twelve_bits_are_refused():
       read(content)
 
 
+@pytest.mark.parametrize(('size', 'refused'), [((5, 4), True), ((2, 2), False)])
+def test_pages_of_a_tiff_are_refused_but_for_a_thumbnail(size, refused):
+  file = io.BytesIO()
+  first, other = (PIL.Image.new('L', each, 9) for each in ((5, 4), size))
+  first.save(file, 'TIFF', save_all=True, append_images=[other])
+  for read in (
+      pictures.open_rgb,
+      lambda content: pictures.open_label(content, pictures.LabelCoding()),
+  ):
+    if refused:
+      with pytest.raises(ValueError, match='has several pages of one size'):
+        read(file.getvalue())
+    else:
+      read(file.getvalue())
+
+
+def test_a_rotated_tiff_is_counted_and_refused_as_a_label():
+  file, exif = io.BytesIO(), PIL.Image.Exif()
+  exif[0x0112] = 6
+  PIL.Image.new('L', (5, 4), 1).save(file, 'TIFF', exif=exif)
+  _, stored = pictures.open_rgb(file.getvalue())
+  assert stored.turned
+  with pytest.raises(ValueError, match='EXIF'):
+    pictures.open_label(file.getvalue(), pictures.LabelCoding())
+
+
 def test_labels_of_sixteen_bits_in_either_order():
   for kind in ('<u2', '>u2'):
     file = io.BytesIO()

@@ -179,8 +179,8 @@ def test_one_coco_file_is_divided_and_needs_no_masks(root, prepare):
 
 def test_the_area_of_a_mask_takes_the_place_of_a_missing_one(root, prepare):
   content = _coco()
-  for each in content['annotations']:
-    del each['area']
+  for index, each in enumerate(content['annotations']):
+    each['area'] = (None, 0)[index % 2]
     x = each['bbox'][0]
     each['segmentation'] = _rectangle(x, 2, x + 6, 7)
   prepare(content)
@@ -487,6 +487,19 @@ def test_images_and_categories_that_are_refused(part, fields, said, refused):
             lambda content: content.update(annotations=[]),
             'no image of train has an object',
         ),
+        (
+            lambda content: [
+                each.update(iscrowd=1) for each in content['annotations']
+            ],
+            'has an object: all [0-9]+ are marked as crowds',
+        ),
+        (
+            lambda content: [
+                each.update(bbox=[0, 0, 0, 0])
+                for each in content['annotations']
+            ],
+            'has an object: [0-9]+ boxes without width or height, left out',
+        ),
         (lambda content: content.pop('annotations'), "'annotations' is miss"),
         (
             lambda content: content['annotations'][0].pop('bbox'),
@@ -670,6 +683,11 @@ def test_key_points_of_yolo_are_no_polygons(root, prepare):
     prepare(boxes, f'--classes={root}/names')
   with pytest.raises(UserError, match=said):
     prepare((root / 'data.yaml').rename(root / 'pose.yaml'))
+
+
+def test_the_folder_of_images_may_be_named_beside_the_yaml(root, prepare):
+  _yolo(root, a='0 0.5 0.5 0.5 0.5')
+  assert 'train: 1 object' in prepare(root / 'data.yaml')
 
 
 def test_polygons_of_yolo_are_masks(root, prepare):

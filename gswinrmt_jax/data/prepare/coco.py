@@ -316,11 +316,11 @@ def _found(annotation, labels):
         f'{which}: bbox x y w h has a negative width or height: {box!r}'
     )
   try:
-    area = None if area is None else float(area)
+    area = 0.0 if area is None else float(area)
   except (ValueError, TypeError, OverflowError):
     raise ValueError(f'{which}: area is no number: {area!r}') from None
   # COCO's score would ignore the object. Not a number is refused here, too.
-  if area is not None and not 0 <= area < math.inf:
+  if not 0 <= area < math.inf:
     raise ValueError(f'{which}: area must be finite, and 0 or more: {area!r}')
   box = left, top, right, bottom = x, y, x + width, y + height
   mask = annotation.get('segmentation')
@@ -330,7 +330,7 @@ def _found(annotation, labels):
       labels[annotation['category_id']],
       box,
       bool(annotation.get('iscrowd') or annotation.get('ignore')),
-      area,
+      area or None,  # Some tools write 0 throughout.
       mask,
       which,
   )

@@ -45,7 +45,8 @@ def find(
     boxes: A JSON file of COCO; or a folder with a file for each image, VOC's
       XML or YOLO's text, of the same name up to the suffix. Such a folder may
       have train/ and any of val/ and test/, if `root` has them, too. If it is
-      `root`, images and files are in images/ and labels/ of it or its splits.
+      `root` or holds it as images/, images and files are in images/ and labels/
+      of it or its splits.
       Or YOLO's YAML file, for the folder that holds it.
     val: The images for validation: a JSON file of COCO, or a list of names
       of images, one per line; None if they are not divided, or by folders.
@@ -69,8 +70,9 @@ def find(
     return coco.find(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
-  inside = root / 'images', root / 'labels'  # as tools for YOLO write them
-  if boxes.resolve() == root.resolve() and all(map(os.path.isdir, inside)):
+  inside = boxes / 'images', boxes / 'labels'  # as tools for YOLO write them
+  same = root.resolve() in (boxes.resolve(), inside[0].resolve())
+  if same and all(map(os.path.isdir, inside)):
     root, boxes = inside
   if classes:
     names = side_files.read_lines('--classes', classes, numbered=True)

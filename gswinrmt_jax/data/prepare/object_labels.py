@@ -162,12 +162,19 @@ class ObjectLabels(ClassLabels):
     """
     train = table[: len(collection.splits['train'])]
     if all(objects.crowds.all() for objects in train['objects']):
-      reason = ''
-      if count := int(train['outside'].sum()):
-        reason = f': {_ODD["outside"].format(counted(count, "box", "boxes"))}'
-        if hint := self.hints.get('outside'):
-          reason += f': {hint}'
-      raise UserError(f'no image of train has an object{reason}')
+      reasons = [
+          _ODD[name].format(counted(count, 'box', 'boxes'))
+          for name in ('empty', 'outside')
+          if (count := int(train[name].sum()))
+      ]
+      if train['outside'].any() and (hint := self.hints.get('outside')):
+        reasons[-1] += f': {hint}'
+      if crowds := sum(len(objects.crowds) for objects in train['objects']):
+        reasons.append(f'all {crowds:,} are marked as crowds (iscrowd)')
+      said = '; '.join(reasons)
+      raise UserError(
+          'no image of train has an object' + f': {said}' * bool(said)
+      )
     masks = _masks_elsewhere(collection.images, table)
     if 2 * masks['elsewhere'] > masks['compared']:
       raise UserError(
