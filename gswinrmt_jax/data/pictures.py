@@ -226,10 +226,10 @@ def _decoded(image, convert):
     raise PIL.Image.DecompressionBombError
   if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
     raise _RangeError('has 12 bits per pixel: store 8 or 16')
-  # Pillow itself rotates a TIFF.
-  turned = image.format == 'TIFF' and _turn(image) is not None
-  if image.format == 'TIFF' and _is_stack(image):
+  is_tiff = image.format == 'TIFF'
+  if is_tiff and _is_stack(image):
     raise _RangeError('has several pages of one size: store an image of each')
+  turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)
   image.load()
   upright, turned_here = _upright(image)
