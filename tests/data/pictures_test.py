@@ -119,6 +119,19 @@ def test_pages_of_a_tiff_are_refused_but_for_a_thumbnail(size, refused):
       read(file.getvalue())
 
 
+@pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
+def test_a_tiff_in_which_0_is_white_is_inverted_or_refused(dtype):
+  file = io.BytesIO()
+  array = np.full((4, 5), 240 if dtype == 'uint8' else 60000, dtype)
+  PIL.Image.fromarray(array).save(file, 'TIFF', tiffinfo={262: 0})
+  if dtype == 'uint8':
+    image, _ = pictures.open_rgb(file.getvalue())
+    assert image.getpixel((0, 0)) == (15, 15, 15)
+  else:
+    with pytest.raises(ValueError, match='of which 0 is white: invert it'):
+      pictures.open_rgb(file.getvalue())
+
+
 def test_a_rotated_tiff_is_counted_and_refused_as_a_label():
   file, exif = io.BytesIO(), PIL.Image.Exif()
   exif[0x0112] = 6
