@@ -26,7 +26,7 @@ _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 # Where Pillow looks for an orientation.
 _WITH_ORIENTATION = 'exif', 'Raw profile type exif', 'XML:com.adobe.xmp', 'xmp'
 _ORIENTATION = 0x0112  # EXIF tag
-_WHITE = 0x0106  # tag of TIFF: 0 if white is 0, which Pillow heeds in 8 bits
+_PHOTOMETRIC = 0x0106  # tag of TIFF: 0 if 0 is white; Pillow heeds it in 8 bits
 # What undoes its values; others do nothing.
 _TURNS = {
     2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
@@ -230,7 +230,7 @@ def _decoded(image, convert):
   is_tiff = image.format == 'TIFF'
   if is_tiff and _is_stack(image):
     raise _RangeError('has several pages of one size: store an image of each')
-  if is_tiff and image.mode[0] == 'I' and image.tag_v2.get(_WHITE) == 0:
+  if is_tiff and image.mode[0] == 'I' and image.tag_v2.get(_PHOTOMETRIC) == 0:
     raise _RangeError('has 16 bits, of which 0 is white: invert it')
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)

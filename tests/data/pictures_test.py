@@ -120,13 +120,13 @@ def test_pages_of_a_tiff_are_refused_but_for_a_thumbnail(size, refused):
 
 
 @pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
-def test_a_tiff_in_which_0_is_white_is_inverted_or_refused(dtype):
+def test_a_tiff_in_which_0_is_white_is_read_or_refused(dtype):
   file = io.BytesIO()
   array = np.full((4, 5), 240 if dtype == 'uint8' else 60000, dtype)
   PIL.Image.fromarray(array).save(file, 'TIFF', tiffinfo={262: 0})
   if dtype == 'uint8':
     image, _ = pictures.open_rgb(file.getvalue())
-    assert image.getpixel((0, 0)) == (15, 15, 15)
+    assert image.getpixel((0, 0)) == (240, 240, 240)
   else:
     with pytest.raises(ValueError, match='of which 0 is white: invert it'):
       pictures.open_rgb(file.getvalue())
