@@ -126,8 +126,8 @@ def adapt(
     if not named and 'data.normalization' not in given:
       raise UserError(
           f'{config.init_from} normalises by mean {card.mean} and std '
-          f'{card.std}, which no --config.data.normalization has: choose one, '
-          'and train all layers, which then adapt to it'
+          f'{card.std}, which have no name: set config.data.normalization, '
+          "such as to imagenet ('' is the data's own)"
       )
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
     fields['model.name'] = card.name

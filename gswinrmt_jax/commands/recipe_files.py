@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import copy
 import difflib
 import importlib.util
+import inspect
 import pathlib
 from typing import Any
 
@@ -162,8 +163,11 @@ def _get_config(path, argument):
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)
+  takes = bool(inspect.signature(module.get_config).parameters)
+  if argument and not takes:
+    raise UserError(f'{path.name} takes no argument: leave out :{argument}')
   try:
-    return module, module.get_config(*([argument] if argument else []))
+    return module, module.get_config(*([argument] if takes else []))
   except UserError:
     raise
   except ValueError as error:  # refuses the argument

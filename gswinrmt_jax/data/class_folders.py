@@ -324,7 +324,7 @@ def _read(root):
     found.notes.append(f'val is {held_out}')
   try:
     collections.check(found)
-  except UserError as error:
+  except UserError as error:  # Evaluation needs the classes of the weights.
     return found, str(error)
   return found, ''
 

@@ -187,8 +187,8 @@ def divide(
 
   Raises:
     UserError: If a share or seed is given although there are splits already, if
-      there is no image, the shares leave nothing of a class for train, or val
-      or test would get no image.
+      there is no image, if the shares leave nothing of a class for train, or if
+      val or test would get no image.
   """
   if UNDIVIDED not in collection.splits:
     for name, value in {**shares, 'seed': seed}.items():
@@ -205,11 +205,9 @@ def divide(
     given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
     raise UserError(f'{given}: must not be negative, and together below 1')
   if not collection.images:
-    reason = next(iter(collection.unpaired.items()), None)
-    reason = reason or ('look at the', 'suffixes of the files')
-    raise UserError(
-        f'{collection.root}: no image is left for train: {" ".join(reason)}'
-    )
+    unpaired = map(' '.join, collection.unpaired.items())
+    reason = next(unpaired, 'look at the suffixes of its files')
+    raise UserError(f'{collection.root}: no image is left for train: {reason}')
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
   groups = [f'class {name!r}' for name in collection.class_names]

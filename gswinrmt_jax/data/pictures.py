@@ -26,7 +26,7 @@ _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 # Where Pillow looks for an orientation.
 _WITH_ORIENTATION = 'exif', 'Raw profile type exif', 'XML:com.adobe.xmp', 'xmp'
 _ORIENTATION = 0x0112  # EXIF tag
-_PHOTOMETRIC = 0x0106  # tag of TIFF: 0 if 0 is white; Pillow heeds it in 8 bits
+_PHOTOMETRIC = 0x0106  # tag of TIFF; 0: 0 is white. Pillow inverts 8 bits only.
 # What undoes its values; others do nothing.
 _TURNS = {
     2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
@@ -107,7 +107,9 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   Transparent parts become white. Pixels of more than eight bits are scaled to
   eight by their data type, not their maximum, so that the darker of two images
   stays darker: the range is 0 to 65535 for integers, as in PNG and PGM, and 0
-  to 1 for floats. An image with pixels outside that range is refused.
+  to 1 for floats. An image with pixels outside that range is refused, as are a
+  TIFF of several pages of one size, and one of more than 8 bits whose 0 is
+  white.
 
   Returns:
     The image, and how it is stored.
@@ -212,6 +214,10 @@ def _open(
     raise ValueError('is empty')
   with _unusable():
     with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+      if image.format == 'TIFF' and _is_stack(image):
+        raise _RangeError(
+            'has several pages of one size: store an image of each'
+        )
       return _decoded(image, convert)
 
 
@@ -228,10 +234,8 @@ def _decoded(image, convert):
   if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
     raise _RangeError('has 12 bits per pixel: store 8 or 16')
   is_tiff = image.format == 'TIFF'
-  if is_tiff and _is_stack(image):
-    raise _RangeError('has several pages of one size: store an image of each')
-  if is_tiff and image.mode[0] == 'I' and image.tag_v2.get(_PHOTOMETRIC) == 0:
-    raise _RangeError('has 16 bits, of which 0 is white: invert it')
+  if is_tiff and image.mode[0] in 'IF' and image.tag_v2.get(_PHOTOMETRIC) == 0:
+    raise _RangeError('has more than 8 bits, of which 0 is white: invert it')
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)
   image.load()
@@ -285,7 +289,7 @@ def _tile(image):
 def _is_stack(image):
   """Returns whether a TIFF has planes or channels as pages, not a thumbnail."""
   size = image.size
-  if image.n_frames == 1:
+  if not image.is_animated:
     return False
   image.seek(1)
   second = image.size

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import io
-import operator
 import os
 import pathlib
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from flax import linen as nn
 from flax import traverse_util
 import jax.numpy as jnp
+import numpy as np
 
 from gswinrmt_jax.deploy import export
 from gswinrmt_jax.models import named
@@ -68,7 +68,7 @@ def save_model(
       float64, or the folder holds other files or cannot be written.
   """
   folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
-  if fit_within and not dense:
+  if fit_within is not None and not dense:
     raise ValueError('fit_within is for segmenters and detectors')
   own = model.head if isinstance(model, detector.Detector) else model
   card = Card(
@@ -77,7 +77,7 @@ def save_model(
       num_classes=own.num_classes,
       dense=dense,
       class_names=tuple(class_names),
-      image_size=tuple(map(operator.index, image_size)),
+      image_size=tuple(np.asarray(image_size).tolist()),
       mean=tuple(map(float, mean)),
       std=tuple(map(float, std)),
       crop=crop,

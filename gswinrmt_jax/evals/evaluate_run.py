@@ -1,5 +1,6 @@
 """Evaluates the weights of a run, or other weights, on a split."""
 
+import os
 import pathlib
 import re
 from typing import Any
@@ -61,7 +62,7 @@ def evaluate_run(
     `evaluation_SPLIT_STEP.json` in the run folder. The data set's name precedes
     the split if it is not the run's, `_ema` follows the step for the EMA, and a
     given image size adds `_Npx` at the end. Reports on other weights go to the
-    current folder, so that an exported folder stays unchanged; the names of the
+    current folder, so that an exported folder stays unchanged; the path of the
     weights and the data set precede the split.
 
   Raises:
@@ -276,7 +277,7 @@ def report_path(
   folder, words = weights.folder, [data]
   if weights.recipe is None:
     folder = pathlib.Path()
-    source = pathlib.Path(str(source).removeprefix(hub.PREFIX)).absolute()
+    source = pathlib.Path(os.path.abspath(str(source).removeprefix(hub.PREFIX)))
     source = source.with_suffix('') if source.is_file() else source
     here = pathlib.Path.cwd()
     inside = source.is_relative_to(here)

@@ -281,8 +281,8 @@ def with_argument(
   config.compile_effort = 'quick'  # most of the time is compilation
   config.token_label_weight = 0.0  # the digits have no label maps
   config.init_from = config.optimizer.freeze = ''  # of a wider model
-  config.stop_after_epochs, config.profile_steps = 0, ''
-  config.accumulate_steps = 1
+  config.stop_after_epochs, config.profile_steps = 0, ''  # of a longer run
+  config.accumulate_steps = 1  # of a larger batch
   config.augment.mix_off_epochs = 0  # the only epoch is mixed
   config.optimizer.warmup_epochs = 0.25
   config.optimizer.warmup_steps = 0

@@ -211,16 +211,15 @@ def check_new(folder: pathlib.Path) -> None:
   """Refuses to start again in a folder whose checkpoints were removed.
 
   A new run would overwrite the log. A run that was killed before its first
-  checkpoint was complete may start again: it has logged at most two epochs,
-  since the second save waits for the first, and follows its epoch's entry, and
-  has no summary.
+  checkpoint was complete may start again. It has no summary, and has logged at
+  most two validations: the second save waits for the first.
 
   Raises:
-    UserError: If three epochs or more are logged, or a log has a summary.
+    UserError: If three validations or more are logged, or a log has a summary.
   """
   entries = read_metrics(folder)
-  epochs = sum(entry['kind'] == 'epoch' for entry in entries)
-  if epochs > 2 or (entries and (folder / 'summary.json').exists()):
+  validations = sum(entry['kind'] == 'epoch' for entry in entries)
+  if validations > 2 or (entries and (folder / 'summary.json').exists()):
     raise UserError(
         f'{folder} has no checkpoint, although its metrics.jsonl reaches step '
         f'{entries[-1]["step"]:,}: put the checkpoints back, choose another '

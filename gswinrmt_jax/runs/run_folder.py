@@ -109,14 +109,13 @@ def check_same(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    advice = (
-        'choose another --workdir (--config.init_from=RUN starts there from '
-        'the weights of this run)'
-    )
-    if (path / _CONFIG).exists() and not any(
-        (path / name).exists() for name in ('checkpoints', 'summary.json')
-    ):
-      advice = 'delete it, as no step was saved, or choose another --workdir'
+    advice = 'choose another --workdir'
+    if (path / 'checkpoints').exists() or not (path / _CONFIG).exists():
+      advice += (
+          ' (--config.init_from=RUN starts there from the weights of this run)'
+      )
+    elif not (path / 'summary.json').exists():
+      advice = f'delete it, as no step was saved, or {advice}'
     raise UserError(
         f'{path} belongs to another config: {"; ".join(shown)}; {advice}'
     )
@@ -127,27 +126,27 @@ def differences(
 ) -> list[str]:
   """Lists `field is OLD there and NEW here`, for fields that change results.
 
-  `init_from` comes first: other fields may follow from it. Class folders may
-  have moved: whether they are the same, their record says (`dataset_record`).
+  `init_from` comes first: other fields may follow from it. If only the path of
+  class folders differs, the list is empty: they may have moved, and the record
+  of the data says whether they are the same (`dataset_record`).
   """
   old, new = (
       traverse_util.flatten_dict(config.to_dict(), sep='.')
       for config in (old, new)
   )
   free = recipes.free_fields()
-  return [
-      f'{field} is {value!r} there and {new.get(field)!r} here'
-      for field, value in sorted(
-          old.items(), key=lambda item: (item[0] != 'init_from', item)
-      )
-      if field not in free
-      and value != new.get(field)
-      and not (field == 'data.name' and _are_folders(value, new[field]))
+  differing = [
+      field
+      for field in sorted(old, key=lambda field: (field != 'init_from', field))
+      if field not in free and old[field] != new.get(field)
   ]
-
-
-def _are_folders(*names):
-  return all(map(os.path.isabs, names))
+  paths = old.get('data.name', ''), new.get('data.name', '')
+  if differing == ['data.name'] and all(map(os.path.isabs, paths)):
+    return []
+  return [
+      f'{field} is {old[field]!r} there and {new.get(field)!r} here'
+      for field in differing
+  ]
 
 
 def write_config(

@@ -37,6 +37,10 @@ def test_a_recipe_without_an_argument_takes_none(tmp_path):
       '  return ml_collections.ConfigDict({"mine": 3})\n'
   )
   assert recipe_files.load(str(path), []).mine == 3
+  with pytest.raises(
+      UserError, match=r'mine\.py takes no argument: leave out :7'
+  ):
+    recipe_files.load(f'{path}:7', [])
 
 
 def test_overrides_have_the_type_of_their_field():

@@ -117,12 +117,15 @@ def test_pages_of_a_tiff_are_refused_but_for_a_thumbnail(size, refused):
         read(file.getvalue())
     else:
       read(file.getvalue())
+  with PIL.Image.open(file) as image:  # A page that is chosen may be read.
+    image.seek(1)
+    assert pictures.to_rgb(image).size == size
 
 
-@pytest.mark.parametrize('dtype', ['uint8', 'uint16'])
+@pytest.mark.parametrize('dtype', ['uint8', 'uint16', 'float32'])
 def test_a_tiff_in_which_0_is_white_is_read_or_refused(dtype):
   file = io.BytesIO()
-  array = np.full((4, 5), 240 if dtype == 'uint8' else 60000, dtype)
+  array = np.full((4, 5), {'uint16': 60000}.get(dtype, 240), dtype)
   PIL.Image.fromarray(array).save(file, 'TIFF', tiffinfo={262: 0})
   if dtype == 'uint8':
     image, _ = pictures.open_rgb(file.getvalue())

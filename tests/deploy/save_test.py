@@ -94,6 +94,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     gswinrmt_jax.save_model(
         tmp_path / 'a', model, other, fit_within=(96, 48), **_HOW
     )
+  with pytest.raises(ValueError, match=r'image_size .* must be 2 whole'):
+    gswinrmt_jax.save_model(
+        tmp_path / 'a', model, other, **_HOW | {'image_size': (32.0, 48.0)}
+    )
   with pytest.raises(ValueError, match='a Dense is no model of create_model'):
     from flax import linen
 

@@ -263,9 +263,8 @@ def test_detection(system, want):
 
 def test_unused_proposals_and_empty_boxes_are_no_detections():
   assert not _detected('mask_rcnn', 0.0).scores.any()
-  assert not _detected(
-      'mask_rcnn', 1.0, 0
-  ).scores.any()  # Clipped, all are empty.
+  clipped = _detected('mask_rcnn', of_sizes=0)  # All boxes are empty.
+  assert not clipped.scores.any()
 
 
 def test_proposals_whose_scores_are_nan_are_not_nothing():

@@ -128,7 +128,7 @@ def test_a_normalisation_without_a_name_is_refused(own, monkeypatch):
   monkeypatch.setattr(load, 'read_card', lambda path: card)
   tuned = '--config.init_from=cifar10_small'
   with pytest.raises(
-      UserError, match=r'by mean \(0\.5, .* no --config\.data\.n'
+      UserError, match=r'by mean \(0\.5, .* have no name: set conf'
   ):
     _adapted(own, tuned)
   chosen = '--config.data.normalization=imagenet'
@@ -212,6 +212,26 @@ def test_a_prepared_data_set(tmp_path, monkeypatch):
   monkeypatch.setitem(datasets._BUILT_IN, 'own', datasets._BUILT_IN['cifar10'])
   with pytest.raises(UserError, match='classes, own has 10: it is another'):
     datasets.open_source('own', 'train', str(tmp_path))
+
+
+def test_a_run_goes_on_where_its_folders_have_moved(own, tmp_path):
+  quiet = Terminal(io.StringIO())
+
+  def begin(folder):
+    config, _ = _adapted(folder)
+    with run_lib.open_run(config, tmp_path / 'run', quiet):
+      pass
+
+  begin(own)
+  (tmp_path / 'there').mkdir()
+  there = own.rename(tmp_path / 'there' / 'own')
+  begin(there)
+  first, second = sorted((there / 'ant').iterdir())[:2]
+  first.write_bytes(second.read_bytes())
+  with pytest.raises(
+      UserError, match=r'not the data .* content of train differs'
+  ):
+    begin(there)
 
 
 @pytest.fixture(name='trained')

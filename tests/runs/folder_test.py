@@ -87,20 +87,23 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
   assert 'delete it, as no step was saved' in str(caught.value)
-  for name in ('checkpoints', 'summary.json'):  # A step was saved.
-    (tmp_path / name).mkdir()
-    with pytest.raises(
-        UserError, match=r'--config\.init_from=RUN starts'
-    ) as caught:
-      run_folder.check_folder(tmp_path, _config(num_epochs=1000))
-    assert 'delete' not in str(caught.value)
-    (tmp_path / name).rmdir()
+  (tmp_path / 'summary.json').touch()  # A step was saved, and is gone.
+  with pytest.raises(UserError, match=r'; choose another --workdir$'):
+    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+  (tmp_path / 'checkpoints').mkdir()
+  with pytest.raises(
+      UserError, match=r'; choose .*\(--config\.init_from=RUN starts'
+  ):
+    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
 
 
-def test_class_folders_may_have_moved(tmp_path):
+def test_another_absolute_path_of_class_folders_is_no_other_config(tmp_path):
   before, after = (_config(**{'data.name': f'/{x}/cats'}) for x in 'ab')
   run_folder.write_config(tmp_path, before)
   run_folder.check_folder(tmp_path, after)
+  after.seed = 1
+  with pytest.raises(UserError, match=r"data\.name is '/a/.*; seed is 0 there"):
+    run_folder.check_folder(tmp_path, after)
   with pytest.raises(
       UserError, match=r"data\.name is '/a/cats' there and 'dig"
   ):

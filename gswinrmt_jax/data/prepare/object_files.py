@@ -45,9 +45,9 @@ def find(
     boxes: A JSON file of COCO; or a folder with a file for each image, VOC's
       XML or YOLO's text, of the same name up to the suffix. Such a folder may
       have train/ and any of val/ and test/, if `root` has them, too. If it is
-      `root` or holds it as images/, images and files are in images/ and labels/
-      of it or its splits.
-      Or YOLO's YAML file, for the folder that holds it.
+      `root`, or the folder around it where `root` is its images/, images and
+      files are in images/ and labels/ of it or its splits. Or YOLO's YAML file,
+      for the folder that holds it.
     val: The images for validation: a JSON file of COCO, or a list of names
       of images, one per line; None if they are not divided, or by folders.
     test: The images for the test, likewise.
