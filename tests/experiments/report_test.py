@@ -164,29 +164,38 @@ def test_rmt_at_twice_the_rate(page):
 
 def test_swat_at_twice_the_rate(page):
   part = page.partition('**SWAT at twice the rate')[2].partition('```')[0]
-  fast, usual, *_ = runs = [
+  fast, usual, *others = runs = [
       results.read(ROOT / 'results' / f'cifar10_{name}.json')
       for name in ('swat_6e4', 'swat', 'retention_6e4', 'rmt_6e4')
   ]
   assert fast.config.optimizer.learning_rate == 6e-4
-  assert f'stopped after epoch {max(fast.curve)} of 50' in part
-  epochs, paper = (10, 20), (72.34, 80.32)
   for rate, run in (('6e-4', fast), ('3e-4', usual)):
-    row = ' | '.join(f'{100 * run.curve[epoch]:.2f}' for epoch in epochs)
+    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
+    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
     assert f'| {rate} | {row} |' in part
-  for first, last in ((8, 12), (16, 20), (25, 29)):
+  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
     means = [_mean(run.curve, first, last) for run in runs]
     row = ' | '.join(f'{x:.2f}' for x in (*means, means[0] - means[1]))
     assert f'| {first} to {last} | {row} |' in part
   text = ' '.join(part.split())
-  gains = [100 * (fast.curve[epoch] - usual.curve[epoch]) for epoch in epochs]
-  above = [
-      100 * fast.curve[epoch] - score
-      for epoch, score in zip(epochs, paper, strict=True)
+  tests = [100 * run.test_score for run in runs]
+  gain, *behind = (tests[0] - test for test in tests[1:])
+  assert f'it is {gain:.2f} points ahead of 3e-4' in text
+  said = '{:.2f} points behind Retention and {:.2f} behind RMT'
+  assert said.format(*(-each for each in behind)) in text
+  papers = 85.90, 86.46, 86.39
+  above = [tests[i] - paper for i, paper in zip((3, 2, 0), papers, strict=True)]
+  said = 'RMT by {:.2f} points, Retention by {:.2f} and SWAT by {:.2f}.'
+  assert said.format(*above) in text
+  below = [
+      paper
+      - 100 * results.read(ROOT / f'results/cifar10_{name}.json').test_score
+      for name, paper in zip(('rmt', 'retention', 'swat'), papers, strict=True)
   ]
-  for values, word in ((gains, 'ahead by'), (above, 'where it is')):
-    one, two = (f'{value:.2f}' for value in values)
-    assert f'{word} {one} and {two} points' in text
+  assert 'by {:.2f}, {:.2f} and {:.2f}.'.format(*below) in text
+  scores = np.array([fast.test_score, others[1].test_score])
+  error = 100 * np.sqrt((scores * (1 - scores)).sum() / 10_000)
+  assert f'differences is {error:.2f} points' in text
 
 
 def _mean(curve, first, last):
