@@ -152,7 +152,7 @@ def _classify(args, images, weights, terminal):
   rows, classes = [], {
       image_paths.composed(name): name for name in loaded.class_names
   }
-  paths = _paths(args.maps, images)
+  paths = args.maps and _paths(args.maps, images)
   for one in found:
     rows.append(_row(one, images, classes))
     if not (table or args.json):
@@ -390,7 +390,7 @@ def _paths(parent, images):
     while name in taken:
       name = f'{stem}_{next(numbers[stem])}'
     taken.add(name)
-    paths[image] = pathlib.Path(parent or '') / name
+    paths[image] = pathlib.Path(parent) / name
   return paths
 
 

@@ -42,7 +42,7 @@ def analyze_runs(
   `attention_statistics.analyze`. It is written to `analysis_SPLIT_STEP.json`,
   with a page of plots in the `.png` of the same name. The name follows the
   rules of `evaluate_run`; in an `out`, the names of the run and its data set
-  precede the split, as they do for weights without a run.
+  precede the split, as path and data set do for weights without a run.
 
   `images` is the number of images to measure, from the start of the split; all
   other arguments are those of `evaluate_run`. Without an `out`, reports go to

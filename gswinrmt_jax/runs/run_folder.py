@@ -140,8 +140,9 @@ def differences(
       for field in sorted(old, key=lambda field: (field != 'init_from', field))
       if field not in free and old[field] != new.get(field)
   ]
-  paths = old.get('data.name', ''), new.get('data.name', '')
-  if differing == ['data.name'] and all(map(os.path.isabs, paths)):
+  if differing == ['data.name'] and all(
+      os.path.isabs(each['data.name']) for each in (old, new)
+  ):
     return []
   return [
       f'{field} is {old[field]!r} there and {new.get(field)!r} here'

@@ -133,16 +133,8 @@ def test_rmt_at_twice_the_rate(page):
       results.read(ROOT / 'results' / f'cifar10_{name}.json')
       for name in ('rmt_6e4', 'rmt', 'retention_6e4', 'retention')
   ]
-  assert fast.config.optimizer.learning_rate == 6e-4
-  for rate, run in (('6e-4', fast), ('3e-4', usual)):
-    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
-    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
-    assert f'| {rate} | {row} |' in part
-  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
-    means = [_mean(run.curve, first, last) for run in runs]
-    gains = means[0] - means[1], means[2] - means[3]
-    row = ' | '.join(f'{value:.2f}' for value in (*means, *gains))
-    assert f'| {first} to {last} | {row} |' in part
+  _check_rates(part, fast, usual)
+  _check_means(part, runs, ((0, 1), (2, 3)))
   text = ' '.join(part.split())
   ahead, behind = (
       [
@@ -168,15 +160,8 @@ def test_swat_at_twice_the_rate(page):
       results.read(ROOT / 'results' / f'cifar10_{name}.json')
       for name in ('swat_6e4', 'swat', 'retention_6e4', 'rmt_6e4')
   ]
-  assert fast.config.optimizer.learning_rate == 6e-4
-  for rate, run in (('6e-4', fast), ('3e-4', usual)):
-    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
-    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
-    assert f'| {rate} | {row} |' in part
-  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
-    means = [_mean(run.curve, first, last) for run in runs]
-    row = ' | '.join(f'{x:.2f}' for x in (*means, means[0] - means[1]))
-    assert f'| {first} to {last} | {row} |' in part
+  _check_rates(part, fast, usual)
+  _check_means(part, runs, ((0, 1),))
   text = ' '.join(part.split())
   tests = [100 * run.test_score for run in runs]
   gain, *behind = (tests[0] - test for test in tests[1:])
@@ -196,6 +181,24 @@ def test_swat_at_twice_the_rate(page):
   scores = np.array([fast.test_score, others[1].test_score])
   error = 100 * np.sqrt((scores * (1 - scores)).sum() / 10_000)
   assert f'differences is {error:.2f} points' in text
+
+
+def _check_rates(part, fast, usual):
+  """Checks the table's rows of a run at 6e-4 and of one at 3e-4."""
+  assert fast.config.optimizer.learning_rate == 6e-4
+  for rate, run in (('6e-4', fast), ('3e-4', usual)):
+    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
+    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
+    assert f'| {rate} | {row} |' in part
+
+
+def _check_means(part, runs, pairs):
+  """Checks the means of the runs over some epochs, and the gains of `pairs`."""
+  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
+    means = [_mean(run.curve, first, last) for run in runs]
+    gains = [means[one] - means[other] for one, other in pairs]
+    row = ' | '.join(f'{value:.2f}' for value in (*means, *gains))
+    assert f'| {first} to {last} | {row} |' in part
 
 
 def _mean(curve, first, last):

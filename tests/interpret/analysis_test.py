@@ -171,16 +171,17 @@ class TestAnalyze:
 class TestGroups:
   """Token rows 0 to 2 of 8 have flat windows; the tests mark their values."""
 
-  @pytest.fixture
-  def stage(self):
-    arch = factory.create_model(
-        'retention_compact', num_classes=4, **_SMALL
-    ).arch
+  def _grouped(self, name, **fields):
+    arch = factory.create_model(name, num_classes=4, **_SMALL | fields).arch
     stage = attention._Stage(arch, 0, (32, 28))
     stage.see_images(_images())
     stage.find_deciles()
     stage.group(_images())
     return stage
+
+  @pytest.fixture
+  def stage(self):
+    return self._grouped('retention_compact')
 
   @pytest.mark.parametrize('axis', ['width', 'height'])
   def test_rows_of_a_pass_belong_to_their_token(self, stage, axis):
@@ -196,13 +197,7 @@ class TestGroups:
     assert count.sum(0).tolist() == [3 * 56, 3 * 56]
 
   def test_rows_of_all_pairs_belong_to_their_head(self):
-    arch = factory.create_model(
-        'rmt_compact', num_classes=4, **_SMALL | {'full_stages': (1,)}
-    ).arch
-    stage = attention._Stage(arch, 0, (32, 28))
-    stage.see_images(_images())
-    stage.find_deciles()
-    stage.group(_images())
+    stage = self._grouped('rmt_compact', full_stages=(1,))
     weights = np.ones((3, 2, 56, 1))  # b n t, and one key
     weights[:, 1] = 2
     stage.see(False, 'pairs', weights)
