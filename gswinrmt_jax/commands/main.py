@@ -106,14 +106,6 @@ class _Parser(argparse.ArgumentParser):
     near = did_you_mean(first, self._option_string_actions)
     raise UserError(f'{message}{near} ({self.prog} --help)')
 
-  def _check_value(self, action, value):
-    if action.choices is not None and value not in action.choices:
-      near = did_you_mean(str(value), action.choices)
-      raise UserError(
-          f"{action.option_strings[0]} is '{value}': must be "
-          f'{" or ".join(action.choices)}{near}'
-      )
-
 
 if __name__ == '__main__':
   console()

@@ -98,18 +98,15 @@ def adapted(
   # A smoke test is the same whatever the data.
   if hasattr(module, 'adapt') and not argument.endswith('smoke'):
     recipes.check_values(config)
-    given = {one: one.partition('=')[0].partition('.')[2] for one in overrides}
-    fields, lines = module.adapt(config, {*given.values()})
-    if taken := fields.keys() & {*given.values()}:
-      # In the recipe, these fields have the values that they would have.
-      kept = [one for one, path in given.items() if path not in taken]
-      config = _override(copy.deepcopy(recipe), kept)
-      without, _ = module.adapt(config, {*given.values()} - taken)
-      fields = {path: fields[path] for path in fields.keys() - taken}
-      fields |= {path: without[path] for path in taken & without.keys()}
+    fields, lines = module.adapt(config, given(overrides))
     recipe.update_from_flattened_dict(fields)
     config = _override(copy.deepcopy(recipe), overrides)
   return recipe, config, lines
+
+
+def given(overrides: Sequence[str]) -> set[str]:
+  """Returns the fields that have an override."""
+  return {one.partition('=')[0].partition('.')[2] for one in overrides}
 
 
 def _override(config, overrides):

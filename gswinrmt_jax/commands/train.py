@@ -91,50 +91,33 @@ def _configured(spec, overrides, options):
   for name in ('data.dir', 'data.label_maps'):
     if config[name]:
       config.update_from_flattened_dict({name: arguments.path(config[name])})
-  folder = _workdir(options.get('workdir'), spec, recipe, config)
+  folder = _workdir(options.get('workdir'), spec, recipe, overrides, config)
   if not (folder / 'config.json').exists():  # A run is resumed as it began.
     recipes.check_used(config, recipe)
   notice = allocator.notice()
   return config, folder, [notice, *lines] if notice else lines
 
 
-def _workdir(chosen, spec, recipe, config):
+def _workdir(chosen, spec, recipe, overrides, config):
   """Returns the run folder: --workdir, the one for 'auto', or the default."""
   default = recipe_files.default_workdir(spec)
   if not recipe.data.name:  # A recipe for any data: a folder for each.
     data = os.path.basename(os.path.abspath(config.data.name))  # of '..', too
     default = default.with_name(f'{default.name}_{data}')
-    recipe.data.name = config.data.name
   if chosen != 'auto':
     return pathlib.Path(arguments.path(chosen) if chosen else default)
   # Fields that change no result do not count: a run may resume with new values.
-  free = recipes.free_fields()
-  before, now = dict(recipe_files.leaves(recipe)), _values(config)
-  # What the run would be if only the name of the model or head were changed.
-  names = {
-      path: before[path]
-      for path in ('model.name', 'segmenter.head', 'detector.head')
-  }
-  recipe.update_from_flattened_dict({path: config[path] for path in names})
-  before |= _values(recipe) | names
-  changed = (
-      f'-{_short(path)}={_text(now[path])}'
-      for path in (*recipes.FIELDS, *sorted(now.keys() - recipes.FIELDS.keys()))
-      if path not in free and now[path] != before[path]
-  )
+  left_out = recipes.free_fields()
+  if not recipe.data.name:  # The folder has its name.
+    left_out |= {'data.name'}
+  given = recipe_files.given(overrides) - left_out
+  fields = (*recipes.FIELDS, *sorted(given - recipes.FIELDS.keys()))
+  changed = (f'-{_short(p)}={_text(config[p])}' for p in fields if p in given)
   name = re.sub(r'[^\w.,=+-]', '', default.name + ''.join(changed))
   if len(name) > _LONGEST:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     name = f'{name[:_LONGEST]}-{digest}'
   return default.with_name(name)
-
-
-def _values(config):
-  """Returns each field's value, those of the model and its head resolved."""
-  values = dict(recipe_files.leaves(config))
-  for field, value in recipes.model_fields(config).items():
-    values[f'model.{field}'] = value
-  return values | recipes.head_values(config)
 
 
 def _short(path):

@@ -39,18 +39,12 @@ def convert(
     raise UserError(f'{folder} is there already: choose another')
   found = rmt_checkpoint.read(source, key=key, full_stages=full_stages)
   card, match = found.card, found.match
-  named = factory.resolve(card.name, {})
-  changed = ', '.join(
-      f'{field}={value}'
-      for field, value in factory.resolve(card.name, card.fields).items()
-      if value != named[field]
-  )
   entry = f', entry {found.where}' if found.where else ''
   head = f'{card.num_classes} classes' if card.num_classes else 'no head'
   if card.dense is not None:
     head = f'{create.TITLES[card.dense["head"]]}, {head}'
-  changed = f' ({changed})' if changed else ''
-  terminal.say(f'{source}{entry}: {card.name}, {head}{changed}')
+  model = factory.describe(card.name, card.fields)
+  terminal.say(f'{source}{entry}: {model}, {head}')
   for line in match.lines():
     terminal.say(line)
   for name in found.others:

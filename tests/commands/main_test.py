@@ -4,13 +4,12 @@ import pathlib
 import subprocess
 import sys
 
-import deep_shapes
 import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import arguments, main, summarize
 from gswinrmt_jax.evals import evaluate_run
-from gswinrmt_jax.models import cost, factory, named
+from gswinrmt_jax.models import cost, named
 
 COMMANDS = tuple(main._COMMANDS)
 
@@ -130,22 +129,6 @@ def test_a_row_of_summarize(capsys, monkeypatch):
   assert capsys.readouterr().out.splitlines()[1].endswith('   14 M')
   model = named.MODELS['rmt_t'], 1000
   assert asked == [(*model, (224, 224)), (*model, (64, 64))]
-
-
-def test_dense_models_of_summarize(capsys, monkeypatch):
-  """Checks parameters, and the paper's figures: its MACs exclude attention."""
-  shapes = deep_shapes.variable_shapes
-  monkeypatch.setattr(factory, 'variable_shapes', shapes)
-  assert main.main(['summarize', 'rmt_t', '--dense']) == 0
-  head, *rows = capsys.readouterr().out.splitlines()
-  assert (
-      head.index('parameters') + len('parameters') == rows[0].index('038') + 3
-  )
-  assert [' '.join(row.split()) for row in rows] == [
-      'Semantic FPN rmt_t 150 512x512 17,034,038 33.7 39.5 17.0 M, 33.7',
-      'RetinaNet rmt_t 80 800x1280 23,017,364 199.4 277.7 23 M, 199',
-      'Mask R-CNN rmt_t 80 800x1280 32,934,800 218.0 296.2 33 M, 218',
-  ]
 
 
 def test_patterns_of_summarize(capsys, monkeypatch):

@@ -56,11 +56,10 @@ def test_recipe_and_workdir_reach_the_loop(calls):
             ['--config.model.name=rmt_t', '--config.data.name=a/b c'],
             'digits_rmt-model=rmt_t-data=abc',
         ),
-        (['--noconfig.augment.flip'], 'digits_rmt'),  # as in the recipe
-        (['--config.model.gate=False'], 'digits_rmt'),  # as in the model
+        (['--noconfig.augment.flip'], 'digits_rmt-flip=False'),
     ],
 )
-def test_a_folder_can_be_named_by_what_differs(calls, overrides, name):
+def test_a_folder_can_be_named_by_what_is_given(calls, overrides, name):
   train.main(['--config=digits_rmt', '--workdir=auto', *overrides])
   assert calls[0][1] == pathlib.Path('runs') / name
 

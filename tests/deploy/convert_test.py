@@ -65,7 +65,8 @@ def test_the_folder_has_the_weights(folder):
 
 def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
   said = _convert(checkpoint, tmp_path / 'a', full_stages=(3, 4))
-  assert 'entry model: rmt_t, 10 classes' in said
+  assert 'entry model: rmt_t with widths 16 32 48 64, depths 1 1 2 1, n' in said
+  assert ', 10 classes\n' in said
   assert f'loaded: {len(_arrays())} arrays' in said
   arrays = released_rmt.state_dict()
   del arrays['head.bias']

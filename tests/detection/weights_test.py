@@ -99,7 +99,7 @@ def test_a_file_becomes_a_model_and_the_same_file(head, tmp_path):
       'mask': 'Mask R-CNN',
       'cascade': 'Cascade Mask R-CNN',
   }[head]
-  assert f'entry state_dict: rmt_t, {title}, 3 classes' in said
+  assert f', {title}, 3 classes\n' in said
   assert 'for images within 1333 x 800 pixels' in said
   for word in ('missing', 'unexpected', 'left out', 'differs'):
     assert word not in said

@@ -88,7 +88,8 @@ def test_a_converted_segmenter(head, folders):
   assert found.card.image_size == (512, 512) and not found.card.class_names
   title = {'fpn': 'Semantic FPN', 'uper': 'UperNet'}[head]
   classes = seg_heads.config()['classes']
-  assert f'entry state_dict: rmt_t, {title}, {classes} classes' in said[head]
+  assert ', entry state_dict: rmt_t with widths 6 10' in said[head]
+  assert f', {title}, {classes} classes\n' in said[head]
   assert 'unexpected' not in said[head] and 'left out' not in said[head]
 
   state_dict = _state_dict(head)
@@ -245,7 +246,7 @@ def test_a_detector_gives_its_backbone(tmp_path):
       if key.startswith('backbone.')
   } | dict.fromkeys(others, np.zeros(3, np.float32))
   said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
-  assert 'rmt_t, no head' in said
+  assert ', no head\n' in said
   assert f'left out: {others[0]}\nleft out: rpn_head.rpn_cls.\\x1b[2J' in said
   found = load.load(tmp_path / 'out')
   assert found.card.dense is None and found.card.num_classes == 0
