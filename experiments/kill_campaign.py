@@ -250,6 +250,7 @@ def main() -> None:
   parser.add_argument('--out', type=pathlib.Path, required=True)
   parser.add_argument('--run', choices=_KINDS, default='tiny')
   args = parser.parse_args()
+  files.check_can_write(args.out)
   moments = [
       moment
       for moment in ('uniform', 'write', 'evaluation')
@@ -298,6 +299,8 @@ def _play_all(campaign, place, moments, args):
     print(json.dumps(row), flush=True)
     files.write_text(args.out, json.dumps(report, indent=1) + '\n')
   print(json.dumps(report['totals']))
+  if different := [row for row in report['rounds'] if row['differing']]:
+    sys.exit(f'{len(different)} of {len(moments)} resumed runs differ')
 
 
 def _totals(rounds):

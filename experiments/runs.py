@@ -47,8 +47,10 @@ class Run:
     summary: Contents of `summary.json`; None unless it is of the last epoch.
     class_names: Names of the classes; empty if unknown.
     image_size: Height and width; None if unknown.
-    latency: Contents of `latency.json`: milliseconds, device and threads; empty
-      if not measured.
+    data: What identifies its training and validation images, their order and
+      its label maps; None for parts that the record lacks.
+    latency: Contents of `latency.json`: milliseconds, device, threads, dtype;
+      empty if not measured.
     device: Device of the last start; '' if unknown.
     images: How the images differ from the data set's own; '' if they do not.
     number: Its row in the report's table of all runs.
@@ -60,6 +62,7 @@ class Run:
   summary: Mapping[str, Any] | None = None
   class_names: Sequence[str] = ()
   image_size: tuple[int, int] | None = None
+  data: Sequence[str | None] = (None, None, None)
   latency: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
   images: str = ''
@@ -278,6 +281,9 @@ def _read(source):
     data = dataclasses.asdict(datasets.info(config.data.name))
   if summary is not None:
     summary_lib.check(summary, str(source))
+  splits = parts['data'].get('splits', {}) if parts.get('data') else {}
+  orders = [splits.get(name, {}).get('order') for name in ('train', 'val')]
+  label_maps = parts['data'].get('label_maps', '') if splits else None
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
   return Run(
       source,
@@ -286,6 +292,7 @@ def _read(source):
       summary=summary if current else None,
       class_names=tuple(data['class_names']) if data else (),
       image_size=tuple(data['image_size']) if data else None,
+      data=(*orders, label_maps),
       latency=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
       images=parts.get('images', ''),
@@ -390,10 +397,18 @@ def _variants_for(run, found):
   key = _setting_key(run)
   for other, variants in found:
     members = (one for seeds in variants.values() for one in seeds.values())
-    if other == key and all(_same_sizes(run, one) for one in members):
+    if other == key and all(
+        _same_data(run, one) and _same_sizes(run, one) for one in members
+    ):
       return variants
   found.append((key, {}))
   return found[-1][1]
+
+
+def _same_data(one, other):
+  """Whether both have the same images, as far as their records say."""
+  pairs = zip(one.data, other.data, strict=True)
+  return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _same_sizes(one, other):
@@ -412,7 +427,8 @@ def _setting_key(run):
   """Returns as text what comparable runs must share, apart from new sizes."""
   fields = run.config.to_dict()
   model = fields.pop('model')  # only its size and its training count
-  for name in ('seed', *recipes.free_fields()):
+  # A run may resume with other test images, but its score is then of others.
+  for name in ('seed', *recipes.free_fields() - {'data.test_split'}):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in ablations.TRAINING}

@@ -190,7 +190,7 @@ def paper_results(setting: Setting) -> str:
   Results are of the last checkpoint, like the paper's validation accuracy. The
   paper's test loss appears to include label smoothing, so ours does, too.
   """
-  head = ['', '', 'runs', 'parameters', 'more than RMT', 'epoch (s)']
+  head = ['', '', 'complete runs', 'parameters', 'more than RMT', 'epoch (s)']
   head += ['validation (%)', 'test (%)', 'test loss']
   rows = []
   for base, printed in setting.benchmark.models.items():
@@ -226,7 +226,7 @@ def _ours(variants, base, printed):
   ours = [
       '',
       'ours',
-      str(len(runs)),
+      str(sum(run.finished for run in runs)),
       f'{count:,}' if count else NOTHING,
       extra,
       number(average(runs, lambda run: run.seconds_per_epoch), '.0f'),
@@ -395,7 +395,9 @@ def costs(setting: Setting) -> str:
 
   def cells(runs):
     cost, devices = _cost(runs), {run.device for run in runs} - {''}
-    latency = average(runs, lambda run: run.latency.get('milliseconds'))
+    latency = None
+    if len({_how(run.latency) for run in runs if run.latency}) == 1:
+      latency = average(runs, lambda run: run.latency.get('milliseconds'))
     return [
         f'{cost.parameters:,}' if cost else NOTHING,
         f'{cost.macs / 2**30:.4g}' if cost else NOTHING,
@@ -416,9 +418,13 @@ def latency_note(setting: Setting) -> str:
 
 
 def _how(latency):
-  device = latency.get('device', 'device unknown')
   threads = latency.get('threads')
-  return f'{device}, {threads} threads' if threads else device
+  how = (
+      latency.get('device', 'device unknown'),
+      threads and f'{threads} threads',
+      latency.get('dtype'),
+  )
+  return ', '.join(filter(None, how))
 
 
 class Ablation(NamedTuple):

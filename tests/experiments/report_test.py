@@ -493,7 +493,7 @@ def test_the_paper_s_tables_of_made_up_runs(grouped, monkeypatch):
   assert _cells(table, 0)[6:] == ['85.98', '85.90', '0.8132']
   assert _cells(table, 1)[1:] == [
       'ours',
-      '3',
+      '2',
       '11,455,018',
       '',
       f'20 {PLUS_MINUS} 0',
@@ -736,6 +736,26 @@ def test_what_is_no_run_and_what_cannot_be_read(write, tmp_path):
   assert [run.source for run in runs] == [whole] and len(problems) == 2
   assert f"{lost} is not a complete summary: 'last' is not in it" in problems
   assert all('\n' not in problem for problem in problems)
+
+
+def test_runs_on_other_images_are_not_compared(write, tmp_path):
+  """Where records do not say which images there were, they may be equal."""
+  orders = [('a', 'b'), ('a', 'b'), ('a', 'c'), None]
+  for seed, order in enumerate(orders):
+    folder = write(f'{seed}', 'cifar10_rmt', seed=seed, test=0.5)
+    splits = order and dict(zip(('train', 'val'), order, strict=True))
+    data = {
+        'class_names': [str(number) for number in range(10)],
+        'image_size': [32, 32],
+        'splits': {k: {'order': v} for k, v in (splits or {}).items()},
+    }
+    (folder / 'data.json').write_text(json.dumps(data))
+  elsewhere = [*SHORT, '--config.data.test_split=test[:50%]']
+  folder = write('4', 'cifar10_rmt', seed=4, test=0.5, overrides=elsewhere)
+  (folder / 'data.json').write_text(json.dumps(data))
+  settings, left_out = results.group(results.gather([tmp_path])[0])
+  seeds = [[run.config.seed for run in one.variants['rmt']] for one in settings]
+  assert sorted(seeds) == [[0, 1, 3], [2], [4]] and not left_out
 
 
 def test_seeds_are_one_variant_and_models_one_setting(grouped):
