@@ -16,6 +16,7 @@ import pathlib
 from flax import linen as nn
 import jax
 import numpy as np
+import PIL.Image
 
 import gswinrmt_jax
 from gswinrmt_jax import files
@@ -39,7 +40,8 @@ def main() -> None:
   found = []
   for name, box in boxes.items():
     stages = jax.device_get(look(loaded.preprocess(args.images / name)))
-    size = loaded.image_size
+    with PIL.Image.open(args.images / name) as file:
+      size = file.height, file.width  # The box is in these pixels.
     found.append([_scores(cam, gate, size, box) for cam, gate in stages])
   names = ['cam_on_digit', 'random_on_digit']
   if loaded.model.arch.gate:

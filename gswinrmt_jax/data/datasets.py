@@ -59,8 +59,8 @@ class Info:
         raise ValueError(f'{values!r:.80} must be 3 finite numbers')
     if not 0 <= min(self.mean) <= max(self.mean) <= 1:
       raise ValueError(f'mean {self.mean} must be of pixels / 255, from 0 to 1')
-    if min(self.std) <= 0:
-      raise ValueError(f'std {self.std} must be above 0')
+    if not 0 < min(self.std) <= max(self.std) <= 1:
+      raise ValueError(f'std {self.std} must be of pixels / 255, above 0, to 1')
     size = self.image_size
     if len(size) != 2 or not all(isinstance(side, int) for side in size):
       raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')

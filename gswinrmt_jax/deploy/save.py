@@ -70,6 +70,10 @@ def save_model(
   folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
   if fit_within is not None and not dense:
     raise ValueError('fit_within is for segmenters and detectors')
+  given = {'image_size': image_size, 'mean': mean, 'std': std}
+  for name, value in (given | {'class_names': class_names}).items():
+    if np.ndim(value) != 1:
+      raise ValueError(f'{name} is {value!r:.80}: must be a sequence')
   own = model.head if isinstance(model, detector.Detector) else model
   card = Card(
       name=_nearest_name(model.arch),

@@ -21,7 +21,8 @@ _COLORS = ('C0', 'C1')  # of the two passes; full attention has one
 _COLUMNS = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
 _ARROWS = (
     'a -> b: in the flattest and the most informative tenth of the windows;\n'
-    'reach: at the start of training and now; rank: without and with the gate'
+    'reach, of the mean gamma: of a new model and now; rank: without and with\n'
+    'the gate'
 )
 
 
@@ -154,9 +155,11 @@ def draw(report: dict[str, Any]) -> Any:
     *weights, gate, reach = row
     for axes, (kind, title) in zip(weights, kinds.items(), strict=True):
       axes.set_title(title, fontsize=9)
-      axes.set_ylim(0, 1.05)
       passes = stage[kind].items()
-      if np.isnan(np.array([*stage[kind].values()], float)).all():
+      values = np.array([*stage[kind].values()], float)
+      # Row sums of a form of one's own may be larger than 1.
+      axes.set_ylim(0, np.nanmax(values, initial=1) * 1.05)
+      if np.isnan(values).all():
         axes.text(4.5, 0.5, 'every row has one key', ha='center')
         continue
       for color, (name, heads) in zip(_COLORS, passes, strict=False):

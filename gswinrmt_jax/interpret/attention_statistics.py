@@ -15,10 +15,11 @@ cuts smaller. For each stage and group it gives:
   swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of the mean of
             the block over the batch
 
-For each stage it also gives gamma and its reach -1 / log(gamma), in tokens, at
-the start of training and now; and the effective rank of each head's W_V W_O,
-and of W_V diag(g) W_O with the gate g of single tokens. The effective rank is
-the exponential of the entropy of the singular values (Roy and Vetterli, 2007).
+For each stage it also gives gamma, the mean over passes and blocks, and the
+reach -1 / log(gamma) of that mean in tokens, of a new model and now; and the
+effective rank of each head's W_V W_O, and of W_V diag(g) W_O with the gate g of
+single tokens. The effective rank is the exponential of the entropy of the
+singular values (Roy and Vetterli, 2007).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,8 +11,11 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret.maps import Maps
 from gswinrmt_jax.terminal import printable
 
-# Value of each gate function at 0: the gate is neither open nor closed.
-_NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
+# The value that is drawn white, and what the colours mean, by gate function.
+_GATES = {
+    'sigmoid': (0.5, 'Red: open; blue: closed; white: 0.5.'),
+    'swish': (0.0, 'Red: positive; blue: negative; white: 0, closed.'),
+}
 MAX_HEADS = 8  # per stage; more would be too small to see
 _DPI = 200
 
@@ -81,6 +84,8 @@ def write(
 def _reach(maps, pixels):
   """Draws the image, then the heads of each stage."""
   panels, note = _heads(maps)
+  if any((stage_maps.weights < 0).any() for _, stage_maps, _ in panels):
+    note = f' Of negative weights, the absolute value is shown.{note}'
   figure, (first, *rest) = _grid(1 + len(panels), _ratio(pixels))
   first.imshow(pixels)
   first.set_title('image, with the token\nof each stage', fontsize=8)
@@ -136,7 +141,7 @@ def _decay(maps):
 def _gate(maps, pixels):
   """Draws the image, and each stage's gate over it and alone, on one scale."""
   stages, note = _with_several_tokens(maps)
-  neutral = _NEUTRAL[maps.gate_fn]
+  neutral, colors = _GATES[maps.gate_fn]
   spread = max(np.abs(found.gate - neutral).max() for found in stages.values())
   scale = (neutral - spread, neutral + spread)
   # A large image, and two rows of panels to its right.
@@ -158,7 +163,7 @@ def _gate(maps, pixels):
     upper.set_title(f'stage {number}\nmean {gate.mean():.2f}', fontsize=9)
   text = (
       f'Output gate ({maps.gate_fn}), mean over channels: over the image, and '
-      f'alone. Red: open; blue: closed; white: {neutral:g}.{note}'
+      f'alone. {colors}{note}'
   )
   return _explained(figure, image, text)
 

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import attention, backbone
+from gswinrmt_jax.ops import positions
 
 # Unless a stage is given, Grad-CAM uses a map with at least this many tokens
 # per axis, as in the last stage of an ImageNet model. With 4 tokens it pointed
@@ -103,6 +105,10 @@ def compute(
       head.
     ValueError: If the model does not accept such an image.
   """
+  if not isinstance(model, backbone.Backbone):
+    raise UserError(
+        f'maps are those of a classifier, not of a {type(model).__name__}'
+    )
   if image.ndim != 3 or not jnp.issubdtype(image.dtype, jnp.floating):
     raise ValueError(
         'one normalised image [h w 3], floating point, is needed, not '
@@ -298,7 +304,10 @@ def upsample(
 def _stage_maps(arch, stage, token, weights, log_decay, gate):
   """Returns the maps of `stage`, which counts from 0."""
   rates = kernel = None
-  if log_decay is not None and arch.score_fn != 'causal':
+  distance = positions.manhattan  # of the two passes together
+  if arch.is_full(stage):
+    distance = ops.FULL_FORMS[arch.score_fn][1]
+  if log_decay is not None and distance is positions.manhattan:
     rates = np.exp(log_decay)
     window = arch.window(stage)
     height, width = (
@@ -328,10 +337,6 @@ def _deepest(size, strides):
 
 def _check(model, size, point, label, cam_stage):
   """Raises UserError for an invalid argument of `compute`."""
-  if not isinstance(model, backbone.Backbone):
-    raise UserError(
-        f'maps are those of a classifier, not of a {type(model).__name__}'
-    )
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
   (height, width), (x, y) = size, point

@@ -88,7 +88,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     gswinrmt_jax.save_model(tmp_path / 'a', model, other['params'], **_HOW)
   with pytest.raises(ValueError, match='2 names for 3 classes'):
     gswinrmt_jax.save_model(
-        tmp_path / 'a', model, other, class_names='ab', **_HOW
+        tmp_path / 'a', model, other, class_names=('a', 'b'), **_HOW
     )
   with pytest.raises(ValueError, match='fit_within is for segmenters and'):
     gswinrmt_jax.save_model(
@@ -98,6 +98,12 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     gswinrmt_jax.save_model(
         tmp_path / 'a', model, other, **_HOW | {'image_size': (32.0, 48.0)}
     )
+  wrong = {'image_size': 32, 'mean': 0.5, 'std': 0.2, 'class_names': 'abc'}
+  for name, value in wrong.items():
+    with pytest.raises(ValueError, match=f'{name} is {value!r}: must be a seq'):
+      gswinrmt_jax.save_model(
+          tmp_path / 'a', model, other, **_HOW | {name: value}
+      )
   with pytest.raises(ValueError, match='a Dense is no model of create_model'):
     from flax import linen
 

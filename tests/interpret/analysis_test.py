@@ -386,6 +386,17 @@ def test_plots_leave_out_what_is_known():
   assert len(rest) == 2  # gate and reach
 
 
+@pytest.mark.parametrize(('largest', 'limit'), [(0.5, 1.05), (2.5, 2.625)])
+def test_large_row_sums_are_inside_the_plot(largest, limit):
+  """Those of a form of one's own may be above 1."""
+  rows = {'width': [[largest] * attention.GROUPS]}
+  entropy = {'width': [[0.5] * attention.GROUPS]}
+  stage = {'entropy': entropy, 'row_sum': rows, 'decay': {}}
+  first, second, *_ = _drawn(stage).axes
+  assert first.get_ylim() == (0, 1.05)
+  assert second.get_ylim() == (0, pytest.approx(limit))
+
+
 class TestWindowVariance:
 
   def test_it_is_that_of_the_pixels_under_the_window(self):

@@ -13,9 +13,11 @@ import random_variables
 import weight_loops
 
 import gswinrmt_jax
+from gswinrmt_jax import ops
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models import attention, named
+from gswinrmt_jax.ops import positions
 
 # The stages have 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point lies in
 # their last, partial windows.
@@ -191,6 +193,22 @@ def test_defaults(monkeypatch):
   }
   assert (got.size, got.point, got.label) == (SIZE, (18, 26), 4)
   assert {(s.rates, s.kernel, s.gate) for s in got.stages} == {(None,) * 3}
+
+
+@pytest.mark.parametrize(
+    ('distance', 'drawn'),
+    [(positions.manhattan, True), (positions.reading_distance, False)],
+)
+def test_only_decay_with_manhattan_distance_has_a_kernel(
+    distance, drawn, monkeypatch
+):
+  """Of stages with and without full attention, in a form of one's own."""
+  form = ops.softmax_weights, distance
+  monkeypatch.setitem(ops.FULL_FORMS, 'own', form)
+  arch = _model('rmt', score_fn='own', full_stages=(1, 2, 3, 4)).arch
+  rates = np.log(np.full((1, 2), 0.5))
+  found = maps._stage_maps(arch, 0, (0, 0), np.ones((2, 3, 3)), rates, None)
+  assert (found.kernel is not None) == (found.rates is not None) == drawn
 
 
 def test_the_stage_of_grad_cam_has_enough_tokens():
@@ -490,6 +508,29 @@ def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
       weights.get_array().filled(0), of_head / of_head.max()
   )
   assert weights.get_array().mask[:, 0].all()  # no weight, no colour
+
+
+def test_captions_say_what_signs_mean():
+  found = _maps()
+  for gate_fn, said in (
+      (
+          'sigmoid',
+          '(sigmoid), mean over channels: over the image, and alone. '
+          'Red: open; blue: closed; white: 0.5.',
+      ),
+      ('swish', 'Red: positive; blue: negative; white: 0, closed.'),
+  ):
+    figure = drawing._gate(dataclasses.replace(found, gate_fn=gate_fn), PICTURE)
+    assert said in ' '.join(figure.get_supxlabel().split())
+  said = 'Of negative weights, the absolute value is shown.'
+  for factor in (1, -1):
+    stages = tuple(
+        dataclasses.replace(stage, weights=factor * stage.weights)
+        for stage in found.stages
+    )
+    figure = drawing._reach(dataclasses.replace(found, stages=stages), PICTURE)
+    caption = ' '.join(figure.get_supxlabel().split())
+    assert (said in caption) == (factor < 0)
 
 
 def test_gates_are_drawn_over_the_image_and_alone_on_one_scale():

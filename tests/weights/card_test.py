@@ -71,6 +71,7 @@ def test_above_the_cards_size_no_margin_is_cut_off():
         ({'std': [0.5, np.inf, 0.5]}, '3 finite'),
         ({'std': [0.5, 0.0, 0.5]}, 'above 0'),
         ({'std': [0.5, -0.1, 0.5]}, 'above 0'),
+        ({'std': [58.395, 57.12, 57.375]}, 'must be of pixels / 255'),
         ({'crop_pct': None}, 'there: '),
         ({'crop_pct': np.nan}, 'must be 0, or from 0.1 to 1'),
         ({'crop_pct': 0.001}, 'must be 0, or from 0.1 to 1'),
