@@ -5,28 +5,17 @@ batched. Images in memory are gathered a batch of rows at a time.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.records import Batch, Decoded
+from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 
 _MOST = 2**40  # batches; rounded up, Grain's endless length would overflow
 _PART = 64  # most images that a thread decodes at a time
 
-
-class Gathered(Protocol):
-  """Records of which a batch is taken at once, such as `records.Arrays`."""
-
-  def __len__(self) -> int:
-    """Returns the number of records."""
-
-  def gather(self, rows: np.ndarray) -> Batch:
-    """Returns the arrays of these rows, see `records.Arrays.gather`."""
-
-
-Records = Gathered | Decoded
+Records = Arrays | Decoded
 
 
 def train_batches(

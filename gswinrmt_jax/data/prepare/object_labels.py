@@ -434,16 +434,10 @@ def _polygon(values):
     numbers = [*map(float, values)]
   except (ValueError, TypeError):
     numbers = [math.nan]
-  if not all(abs(number) <= _FAR for number in numbers):  # NaN is not
+  near = all(abs(number) <= _FAR for number in numbers)  # NaN is not
+  if not near or len(numbers) % 2 or len(numbers) < 6:
     raise ValueError(
-        'a polygon has values that are no numbers of pixels up to a million: '
-        f'{reprlib.repr(values)}'
+        'a polygon must be x and y of at least three points, in pixels up to a '
+        f'million, not {reprlib.repr(values)}'
     )
-  if len(numbers) % 2:
-    raise ValueError(
-        f'a polygon has {len(numbers)} values, an odd number: it must be x and '
-        'y of each point'
-    )
-  if len(numbers) < 6:
-    raise ValueError('a polygon has fewer than three points')
   return numbers
