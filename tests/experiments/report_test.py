@@ -183,6 +183,24 @@ def test_swat_at_twice_the_rate(page):
   assert f'differences is {error:.2f} points' in text
 
 
+def test_the_runs_in_the_readme():
+  readme = (ROOT / 'README.md').read_text()
+  papers = {'rmt': 85.90, 'retention': 86.46, 'swat': 86.39}
+  for end, rate, said in (
+      ('', '3e-4', '{:.2f} points below the paper'),
+      ('_6e4', '6e-4', '{:.2f}, {:.2f} and {:.2f} points above the paper'),
+  ):
+    distances = []
+    for name, printed in papers.items():
+      run = results.read(ROOT / 'results' / f'cifar10_{name}{end}.json')
+      assert run.config.optimizer.learning_rate == float(rate)
+      scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
+      row = ' | '.join(f'{100 * score:.2f}' for score in scores)
+      assert f'| | ours, {rate} | {row} |' in readme
+      distances.append(abs(100 * run.test_score - printed))
+    assert said.format(*distances) in readme
+
+
 def _check_rates(part, fast, usual):
   """Checks the table's rows of a run at 6e-4 and of one at 3e-4."""
   assert fast.config.optimizer.learning_rate == 6e-4
