@@ -21,6 +21,9 @@ _SMALL = {
     'decay_ranges': (4,),
     'layer_scale': (1e-2,),
     'drop_path_rate': 0.0,
+    'stem': 'patch',
+    'head': 'proj',  # has a BatchNorm
+    'projection': 12,
 }
 
 

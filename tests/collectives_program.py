@@ -57,6 +57,8 @@ CASES = {
             'augment.rand_augment_ops': 1,
             'augment.erase_prob': 0.25,
             'model.window_size': 4,
+            'model.stem': 'patch',
+            'model.head': 'proj',  # has the BatchNorm
         },
     ),
     'sigmoid': ('swat_compact', {'model.window_size': 4}),

@@ -33,6 +33,11 @@ FIELDS = {
     'model.mlp_ratios': '(3.0,)',
     'model.layer_scale': '(1e-2,)',
     'model.decay_ranges': '(4.0,)',
+    'model.stem': 'patch',
+    'model.position_conv': 'False',
+    'model.ffn_conv': 'False',
+    'model.ffn_norm': 'False',
+    'model.lce': 'none',
 }
 
 

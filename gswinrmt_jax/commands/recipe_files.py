@@ -98,8 +98,11 @@ def adapted(
   # A smoke test is the same whatever the data.
   if hasattr(module, 'adapt') and not argument.endswith('smoke'):
     recipes.check_values(config)
-    fields, lines = module.adapt(config, given(overrides))
-    recipe.update_from_flattened_dict(fields)
+    taken = given(overrides)
+    fields, lines = module.adapt(config, taken)
+    recipe.update_from_flattened_dict(
+        {path: value for path, value in fields.items() if path not in taken}
+    )
     config = _override(copy.deepcopy(recipe), overrides)
   return recipe, config, lines
 

@@ -11,7 +11,6 @@ from unittest import mock
 
 import cifar10_archives
 import folder_data
-import grain
 import numpy as np
 import PIL.Image
 import pytest
@@ -309,15 +308,6 @@ def test_every_record_is_the_file_as_it_was(tmp_path):
     want = pictures.decode(encoded, '')
     np.testing.assert_array_equal(found[name][0], want)
     assert found[name][1] == label
-
-
-def test_a_source_is_one_of_grain(tmp_path):
-  source = _open(tmp_path, folder_data.examples(6))
-  dataset = grain.MapDataset.source(source).seed(1).shuffle()
-  names = [name for name, _ in sorted((source.name(r), r) for r in range(6))]
-  assert len(dataset) == 6 and len(set(names)) == 6
-  found = sorted(label for _, label in dataset)
-  assert found == [0, 0, 1, 1, 2, 2]
 
 
 def test_no_label_is_named(tmp_path):

@@ -1,7 +1,6 @@
 """Tests crops and whole images for segmentation, and reading label images."""
 
 import io
-import itertools
 
 import numpy as np
 import PIL.Image
@@ -214,29 +213,6 @@ def test_a_crop_is_of_the_image_within_its_bounds():
   )
   record = records.read(0, np.random.default_rng(0))
   assert record['extents'].tolist() == [20, 40]
-
-
-def test_training_resumes_with_the_same_crops():
-  records = segmentation.Decoded(_noise(*[(40, 30)] * 5), crop=Crop((16, 16)))
-  how = {'batch_size': 4, 'seed': 1}
-  unbroken = [*itertools.islice(batches.train_batches(records, **how), 4)]
-  resumed = batches.train_batches(records, **how, start_step=2)
-  parts = [
-      batches.train_batches(records, **how, start_step=2, share=(part, 2))
-      for part in range(2)
-  ]
-  for want in unbroken[2:]:
-    got, halves = next(resumed), [next(part) for part in parts]
-    for name in ('image', 'label', 'row'):
-      np.testing.assert_array_equal(got[name], want[name])
-      joined = np.concatenate([half[name] for half in halves])
-      np.testing.assert_array_equal(joined, want[name])
-  # A record is cropped differently in every epoch.
-  seen = {}
-  for batch in unbroken:
-    for row, image in zip(batch['row'].tolist(), batch['image'], strict=True):
-      seen.setdefault(row, []).append(image)
-  assert all((a != b).any() for a, b, *_ in seen.values())
 
 
 def test_whole_images_are_padded_to_one_shape():

@@ -85,7 +85,7 @@ def _truth(size, rows, seed=0):
 
 
 @functools.cache
-def _program(head, gradients=True):
+def _program(head, gradients):
   """Returns variables, and a function that trains on an image and detects."""
   model = _model(head)
   shapes = jax.eval_shape(
@@ -124,10 +124,10 @@ def _program(head, gradients=True):
   return run
 
 
-def _run(head, maps, size, extents, truth, **how):
+def _run(head, maps, size, extents, truth, gradients=True):
   sizes = jnp.array([size])
   extents = sizes if extents else None
-  found = jax.device_get(_program(head, **how)(maps, sizes, extents, truth))
+  found = jax.device_get(_program(head, gradients)(maps, sizes, extents, truth))
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
   return found
 

@@ -1,9 +1,14 @@
 """Tests sets of runs: their jobs, running them in sequence, and progress."""
 
 import fcntl
+import os
 import pathlib
 import re
+import signal
+import subprocess
 import sys
+import threading
+import time
 
 import ablations
 import made_up_runs
@@ -276,3 +281,29 @@ def test_mistakes_are_one_line(argv, said, capsys):
     run.main(argv)
   assert stopped.value.code == 2
   assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_set_that_is_stopped_stops_its_run_and_waits_for_it(tmp_path):
+  """SIGTERM reaches the run, which has the time to write a checkpoint."""
+  program = """
+import pathlib, signal, sys, time
+def save(*_):
+  time.sleep(0.2)
+  pathlib.Path('saved').touch()
+  sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path('ready').touch()
+time.sleep(60)
+"""
+  child = subprocess.Popen([sys.executable, '-c', program], cwd=tmp_path)
+
+  def stop():
+    while not (tmp_path / 'ready').exists():
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  threading.Thread(target=stop, daemon=True).start()
+  with pytest.raises(SystemExit) as ended:
+    run._wait(child)
+  assert ended.value.code == child.returncode == 143
+  assert (tmp_path / 'saved').exists()

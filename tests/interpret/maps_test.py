@@ -422,8 +422,9 @@ def _titles(figure):
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
   title = 'caf\udce9, $x_$ ' * 20  # a file's name: not UTF-8, no mathematics
+  found = dataclasses.replace(_maps(), stages=_maps().stages[:2])
   paths = drawing.write(
-      directory, _maps(), PICTURE, title=title, class_name='$x_$'
+      directory, found, PICTURE, title=title, class_name='$x_$'
   )
   assert sorted(paths) == [directory / f'{name}.png' for name in NAMES]
   assert sorted(directory.iterdir()) == sorted(paths)

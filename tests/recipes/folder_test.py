@@ -170,12 +170,12 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   config, lines = _adapted(own, '--config.optimizer.learning_rate=3e-3')
   assert config.optimizer.learning_rate == 3e-3
   assert lines[2] == 'learning rate 0.003'
-  # The changed fields name the run folder of `--workdir=auto`.
+  # The recipe, with which changes are compared, has no overrides.
   name = f'--config.data.name={own}'
-  rate = '--config.optimizer.learning_rate=3e-3'
+  rate = '--config.optimizer.learning_rate=4e-3'
   recipe, config, _ = recipe_files.adapted('folder', [name, rate])
-  assert recipe.optimizer.learning_rate == 1.1e-3
-  assert config.optimizer.learning_rate == 3e-3
+  assert recipe.optimizer.learning_rate == 3e-3
+  assert config.optimizer.learning_rate == 4e-3
   assert recipe.num_epochs == config.num_epochs
   # A field that is only fitted above 64 pixels.
   strides = '--config.model.stem_strides=(2, 1, 2, 1)'

@@ -353,8 +353,8 @@ def test_a_recipe_is_traced_the_same_again(base):
   expected = _base_traits(base)
   with _opened(_recipe(base)) as run:
     assert tuple(_traits(run, base)) == expected
-    dense = recipes.task(run.config) != 'classification'
-    if dense and base in _SHOWN_EARLY:  # Such steps are traced nowhere else.
+    # Such steps are traced nowhere else.
+    if base in _SHOWN_EARLY - {'tuned'}:
       _check_step(run)
 
 

@@ -184,23 +184,6 @@ def test_random_crops_are_of_the_training_records_alone(own_root):
   assert set(val.read(0)) == {'image', 'label'}
 
 
-@pytest.mark.usefixtures('_tiny_model')
-def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
-  changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
-  quiet = Terminal(io.StringIO())
-  whole = train_loop.train(
-      _recipe(own_root, **changes), tmp_path / 'whole', quiet
-  )
-  for epochs in (1, 0):
-    parted = train_loop.train(
-        _recipe(own_root, stop_after_epochs=epochs, **changes),
-        tmp_path / 'parted',
-        quiet,
-    )
-  for figure in ('val_accuracy', 'test_loss'):
-    assert parted['last'][figure] == whole['last'][figure]
-
-
 @pytest.fixture(scope='module')
 def run(own_root, compiled_once, tmp_path_factory):
   """Returns a run of a tiny model on the folder data set."""

@@ -1,10 +1,7 @@
 """Tests signals to a run, a second process in its folder, and resuming."""
 
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import fault_runs
@@ -118,57 +115,3 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   os.kill(first.pid, signal.SIGKILL)
   assert first.wait() == -signal.SIGKILL
   fault_runs.resume(launcher, folder, unbroken)
-
-
-def test_an_experiment_that_is_stopped_stops_its_run_with_a_checkpoint(
-    launcher, tmp_path
-):
-  """SIGTERM goes to the parent; its child is a real run."""
-  script = """
-import pathlib, sys
-import pytest, tiny_parts
-from gswinrmt_jax.commands import guard
-from gswinrmt_jax.train import train_loop as loop
-from gswinrmt_jax.runs import metrics_log
-patch = pytest.MonkeyPatch()
-tiny_parts.install(patch)
-add = metrics_log.MetricsLog.add
-def slow(self, metrics):
-  import time
-  time.sleep(0.2)
-  add(self, metrics)
-patch.setattr(metrics_log.MetricsLog, 'add', slow)
-(folder,) = [a.split('=')[1] for a in sys.argv if a.startswith('--workdir')]
-recipe, folder = tiny_parts.recipe(ema_decay=0.9), pathlib.Path(folder)
-sys.exit(guard.guarded(lambda: loop.train(recipe, folder) and None))
-"""
-  parent = """
-import pathlib, sys
-sys.path.append(sys.argv[3])
-import run
-jobs = run.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1)
-run.train(jobs, [sys.executable, '-c', sys.argv[2]])
-"""
-  scripts = str(pathlib.Path(__file__).parents[2] / 'experiments')
-  with (tmp_path / 'said').open('w') as said:
-    process = subprocess.Popen(
-        [sys.executable, '-c', parent, str(tmp_path / 'out'), script, scripts],
-        env=launcher.environment,  # has the compiled programs
-        stdout=said,
-        stderr=said,
-    )
-  try:
-    deadline = time.monotonic() + 100
-    while 'epoch 1/4 in' not in (tmp_path / 'said').read_text():
-      assert time.monotonic() < deadline and process.poll() is None
-      time.sleep(0.05)
-    process.terminate()
-    assert process.wait(60) == 143
-  finally:
-    process.kill()
-    process.wait()
-  said = (tmp_path / 'said').read_text()
-  assert 'stopped by SIGTERM after step ' in said
-  (folder,) = [p for p in (tmp_path / 'out' / 'smoke').iterdir() if p.is_dir()]
-  step = fault_runs.steps(folder)[-1]
-  assert step >= 6 and f'after step {step}, with a checkpoint' in said

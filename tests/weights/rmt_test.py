@@ -219,25 +219,6 @@ def test_another_size_needs_its_full_stages():
     rmt_checkpoint.recognise(bare, full_stages=(3, 4))
 
 
-def test_a_detection_backbone():
-  arrays = _state_dict('rmt_t', num_classes=0, feature_norm=True)
-  checkpoint = {
-      'meta': {'epoch': 12},
-      'state_dict': {
-          **{f'backbone.{key}': array for key, array in arrays.items()},
-          'neck.conv.weight': np.zeros(3),
-          'bbox_head.conv.weight': np.zeros(3),
-      },
-  }
-  where, found, others = rmt_checkpoint.unwrap(checkpoint)
-  assert where == 'state_dict'
-  assert others == ['neck.conv.weight', 'bbox_head.conv.weight']
-  assert found.keys() == arrays.keys()
-  model = rmt_checkpoint.recognise(found)
-  assert (model.name, model.num_classes) == ('rmt_t', 0)
-  assert model.fields == factory.resolve('rmt_t', {'feature_norm': True})
-
-
 # Names of an RMT's block and head.
 _ARRAYS = {
     'layers.0.blocks.0.pos.conv.weight': np.zeros((4, 1, 3, 3)),
