@@ -47,8 +47,9 @@ class Run:
     summary: Contents of `summary.json`; None unless it is of the last epoch.
     class_names: Names of the classes; empty if unknown.
     image_size: Height and width; None if unknown.
-    data: What identifies its training and validation images, their order and
-      its label maps; None for parts that the record lacks.
+    data: What identifies the names and the order of its records in training
+      and validation, its label maps, and its test split; None for what its
+      record lacks, and if it was not to be tested.
     latency: Contents of `latency.json`: milliseconds, device, threads, dtype;
       empty if not measured.
     device: Device of the last start; '' if unknown.
@@ -62,7 +63,7 @@ class Run:
   summary: Mapping[str, Any] | None = None
   class_names: Sequence[str] = ()
   image_size: tuple[int, int] | None = None
-  data: Sequence[str | None] = (None, None, None)
+  data: Sequence[str | None] = (None,) * 4
   latency: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
   images: str = ''
@@ -284,6 +285,7 @@ def _read(source):
   splits = parts['data'].get('splits', {}) if parts.get('data') else {}
   orders = [splits.get(name, {}).get('order') for name in ('train', 'val')]
   label_maps = parts['data'].get('label_maps', '') if splits else None
+  test_split = config.data.test_split or None
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
   return Run(
       source,
@@ -292,7 +294,7 @@ def _read(source):
       summary=summary if current else None,
       class_names=tuple(data['class_names']) if data else (),
       image_size=tuple(data['image_size']) if data else None,
-      data=(*orders, label_maps),
+      data=(*orders, label_maps, test_split),
       latency=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
       images=parts.get('images', ''),
@@ -379,34 +381,47 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     The settings, and a line for each run that is left out because another run
     with its seed got further.
   """
-  found, left_out = [], {}
-  for run in sorted(runs, key=lambda r: (r.finished, r.epoch), reverse=True):
-    seeds = _variants_for(run, found).setdefault(run.label, {})
-    counts = seeds.setdefault(run.config.seed, run)
-    if counts is not run:
-      left_out[run.number] = counts.number
-  found.sort(key=lambda one: one[0])
-  return [_setting(variants) for _, variants in found], [
+  found, settings, left_out = [], [], {}
+  runs = sorted(runs, key=_progress, reverse=True)
+  for run in sorted(runs, key=lambda run: run.data.count(None)):
+    _members_for(run, found).append(run)
+  for _, members in sorted(found, key=lambda one: one[0]):
+    variants = {}
+    for run in sorted(members, key=_progress, reverse=True):
+      seeds = variants.setdefault(run.label, {})
+      counts = seeds.setdefault(run.config.seed, run)
+      if counts is not run:
+        left_out[run.number] = counts.number
+    settings.append(_setting(variants))
+  return settings, [
       f'[{number}] has the same seed as [{other}], which is used instead'
       for number, other in sorted(left_out.items())
   ]
 
 
-def _variants_for(run, found):
-  """Returns the variants of the run's setting, which it adds if it is new."""
+def _progress(run):
+  return run.finished, run.epoch
+
+
+def _members_for(run, found):
+  """Returns the runs of the run's setting, which it adds if it is new."""
   key = _setting_key(run)
-  for other, variants in found:
-    members = (one for seeds in variants.values() for one in seeds.values())
-    if other == key and all(
-        _same_data(run, one) and _same_sizes(run, one) for one in members
-    ):
-      return variants
-  found.append((key, {}))
-  return found[-1][1]
+  fits = [
+      members
+      for other, members in found
+      if other == key
+      and all(_same_data(run, one) and _same_sizes(run, one) for one in members)
+  ]
+  if None in run.data and len(fits) > 1:  # It may belong to any of these.
+    fits = [each for each in fits if all(None in one.data for one in each)]
+  if not fits:
+    found.append((key, []))
+    return found[-1][1]
+  return fits[0]
 
 
 def _same_data(one, other):
-  """Whether both have the same images, as far as their records say."""
+  """Whether both have the same records, as far as is known of them."""
   pairs = zip(one.data, other.data, strict=True)
   return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
@@ -427,8 +442,7 @@ def _setting_key(run):
   """Returns as text what comparable runs must share, apart from new sizes."""
   fields = run.config.to_dict()
   model = fields.pop('model')  # only its size and its training count
-  # A run may resume with other test images, but its score is then of others.
-  for name in ('seed', *recipes.free_fields() - {'data.test_split'}):
+  for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in ablations.TRAINING}

@@ -395,14 +395,13 @@ def costs(setting: Setting) -> str:
 
   def cells(runs):
     cost, devices = _cost(runs), {run.device for run in runs} - {''}
-    latency = None
-    if len({_how(run.latency) for run in runs if run.latency}) == 1:
-      latency = average(runs, lambda run: run.latency.get('milliseconds'))
+    ways = {_how(run.latency) for run in runs if run.latency}
+    latency = average(runs, lambda run: run.latency.get('milliseconds'))
     return [
         f'{cost.parameters:,}' if cost else NOTHING,
         f'{cost.macs / 2**30:.4g}' if cost else NOTHING,
         number(average(runs, lambda run: run.seconds_per_epoch), '.4g'),
-        number(latency, '.3g'),
+        number(latency, '.3g') if len(ways) < 2 else 'mixed',
         ', '.join(sorted(devices)) or NOTHING,
     ]
 

@@ -26,7 +26,7 @@ Trains a model. The same command resumes an interrupted run.
   --config=NAME[:ARGUMENT]   the recipe: one of those below, or a Python file
   --config.FIELD=VALUE       changes a field of the recipe
   --workdir=DIR              run folder (default: runs/NAME); `auto` names it by
-                             the changed fields, as in runs/digits_rmt-seed=1
+                             the fields given, as in runs/digits_rmt-seed=1
   --help                     this text; with --config, all fields of the recipe
 
   --coordinator=HOST:PORT --processes=N --process=I
@@ -44,7 +44,7 @@ examples:
 _JOINING = ('coordinator', 'processes', 'process')
 _OPTIONS = ('config', 'workdir', 'help', *_JOINING)
 _WIDTH = 100  # characters per line in the list of fields
-_LONGEST = 120  # most characters of a folder named by its changed fields
+_LONGEST = 120  # most characters of a folder named by the fields given
 
 
 def main(

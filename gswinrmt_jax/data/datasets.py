@@ -60,7 +60,9 @@ class Info:
     if not 0 <= min(self.mean) <= max(self.mean) <= 1:
       raise ValueError(f'mean {self.mean} must be of pixels / 255, from 0 to 1')
     if not 0 < min(self.std) <= max(self.std) <= 1:
-      raise ValueError(f'std {self.std} must be of pixels / 255, above 0, to 1')
+      raise ValueError(
+          f'std {self.std} must be of pixels / 255, above 0 and at most 1'
+      )
     size = self.image_size
     if len(size) != 2 or not all(isinstance(side, int) for side in size):
       raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')

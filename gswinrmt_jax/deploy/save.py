@@ -71,9 +71,11 @@ def save_model(
   if fit_within is not None and not dense:
     raise ValueError('fit_within is for segmenters and detectors')
   given = {'image_size': image_size, 'mean': mean, 'std': std}
-  for name, value in (given | {'class_names': class_names}).items():
+  for name, value in given.items():
     if np.ndim(value) != 1:
-      raise ValueError(f'{name} is {value!r:.80}: must be a sequence')
+      raise ValueError(f'{name} is {value!r:.80}: must be a list or tuple')
+  if isinstance(class_names, str):
+    raise ValueError(f'class_names is {class_names!r:.80}: must be the names')
   own = model.head if isinstance(model, detector.Detector) else model
   card = Card(
       name=_nearest_name(model.arch),

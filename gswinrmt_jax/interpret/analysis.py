@@ -21,7 +21,7 @@ _COLORS = ('C0', 'C1')  # of the two passes; full attention has one
 _COLUMNS = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
 _ARROWS = (
     'a -> b: in the flattest and the most informative tenth of the windows;\n'
-    'reach, of the mean gamma: of a new model and now; rank: without and with\n'
+    'reach of the mean gamma: in a new model, and now; rank: without and with\n'
     'the gate'
 )
 
@@ -191,7 +191,8 @@ def draw(report: dict[str, Any]) -> Any:
       heads = np.arange(len(stage['decay']['now']['reach']))
       for when, offset in (('start', -0.2), ('now', 0.2)):
         values = np.array(stage['decay'][when]['reach'], float)
-        reach.bar(heads + offset, values, 0.4, label=when)
+        label = {'start': 'new model'}.get(when, when)
+        reach.bar(heads + offset, values, 0.4, label=label)
       reach.set(xlabel='head', ylabel='tokens', xticks=heads)
       reach.margins(y=0.3)  # room for the legend
       reach.set_title('reach of the decay, -1 / log(gamma)', fontsize=9)

@@ -52,7 +52,8 @@ def write(
         f'the pixels are {pixels.dtype} {pixels.shape}, not uint8 '
         f'{(*maps.size, 3)}'
     )
-  if not _with_several_tokens(maps)[0]:
+  stages, _ = _with_several_tokens(maps)
+  if not stages:
     height, width = maps.size
     raise UserError(
         f'at {height}x{width} pixels, every stage has a single token: there is '
@@ -68,7 +69,7 @@ def write(
       'decay_kernels.png': None,
       'gate.png': None,
   }
-  if maps.stages[0].kernel is not None:
+  if any(found.kernel is not None for found in stages.values()):
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
     figures['gate.png'] = _gate(maps, pixels)
@@ -111,6 +112,7 @@ def _reach(maps, pixels):
 def _decay(maps):
   """Draws the decay of each stage's heads, with zero offset in the middle."""
   panels, note = _heads(maps)
+  panels = [panel for panel in panels if panel[1].kernel is not None]
   ratio = max(_ratio(stage_maps.kernel[0]) for _, stage_maps, _ in panels)
   figure, grid = _grid(len(panels), ratio)
   for axes, (name, stage_maps, head) in zip(grid, panels, strict=True):

@@ -100,7 +100,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     )
   wrong = {'image_size': 32, 'mean': 0.5, 'std': 0.2, 'class_names': 'abc'}
   for name, value in wrong.items():
-    with pytest.raises(ValueError, match=f'{name} is {value!r}: must be a seq'):
+    with pytest.raises(ValueError, match=f'{name} is {value!r}: must be '):
       gswinrmt_jax.save_model(
           tmp_path / 'a', model, other, **_HOW | {name: value}
       )

@@ -5,7 +5,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
+from unittest import mock
 
+import kill_campaign
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -80,3 +83,28 @@ def test_a_short_campaign(number, tmp_path):
   assert report['totals']['killed'] == 3
   writing = report['totals']['where'].get('checkpoint write')
   assert bool(writing) == (number == 'SIGKILL')
+
+
+def test_a_resumed_run_that_differs_is_a_failure(tmp_path):
+  """The report is written all the same."""
+  campaign = mock.Mock()
+  campaign.kind.name, campaign.number.name = 'tiny', 'SIGKILL'
+
+  def finish(folder):
+    folder.mkdir()
+    (folder / 'environment.json').write_text('[{"versions": {}}]')
+    return 1.0
+
+  campaign.finish.side_effect = finish
+  expected = dict.fromkeys(
+      ('checksums', 'metrics', 'epochs', 'files', 'checkpoints'), ()
+  )
+  found = expected | {'metrics': (1,)}
+  campaign.outcome.side_effect = [expected, expected, found]
+  row = {'killed': True, 'where': ['training'], 'moment': 'uniform'}
+  campaign.play.side_effect = [{**row}, {**row}]
+  args = types.SimpleNamespace(seed=0, out=tmp_path / 'report.json')
+  with pytest.raises(SystemExit, match='1 of 2 resumed runs differ'):
+    kill_campaign._play_all(campaign, tmp_path, ['uniform'] * 2, args)
+  report = json.loads(args.out.read_text())
+  assert [row['differing'] for row in report['rounds']] == [[], ['metrics']]

@@ -202,7 +202,7 @@ def test_defaults(monkeypatch):
 def test_only_decay_with_manhattan_distance_has_a_kernel(
     distance, drawn, monkeypatch
 ):
-  """Of stages with and without full attention, in a form of one's own."""
+  """Of a full stage, in a form of one's own."""
   form = ops.softmax_weights, distance
   monkeypatch.setitem(ops.FULL_FORMS, 'own', form)
   arch = _model('rmt', score_fn='own', full_stages=(1, 2, 3, 4)).arch
@@ -509,6 +509,18 @@ def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
       weights.get_array().filled(0), of_head / of_head.max()
   )
   assert weights.get_array().mask[:, 0].all()  # no weight, no colour
+
+
+def test_stages_without_a_kernel_are_left_out(tmp_path):
+  """Those of a form of one's own may have another distance."""
+  first, second, *rest = _maps().stages
+  stages = dataclasses.replace(first, kernel=None), second, *rest
+  found = dataclasses.replace(_maps(), stages=stages)
+  assert tmp_path / 'decay_kernels.png' in drawing.write(
+      tmp_path, found, PICTURE
+  )
+  shown = {title.partition(',')[0] for title in _titles(drawing._decay(found))}
+  assert shown - {''} == {'stage 2', 'stage 3', 'stage 4'}
 
 
 def test_captions_say_what_signs_mean():

@@ -1,5 +1,7 @@
 """Tests multiply-accumulates against counts of the released RMT."""
 
+import pathlib
+
 import parameter_counts
 import pytest
 
@@ -60,22 +62,37 @@ def test_the_released_models_to_the_unit(name):
   assert round(counted.macs / 2**30, 3) == _PRINTED[name]
 
 
-@pytest.mark.parametrize(
-    ('head', 'backbone', 'classes', 'size', 'millions', 'gmacs'),
-    [
-        ('fpn', 'rmt_t', 150, (512, 512), '17.0', '33.7'),
-        ('uper', 'rmt_s', 150, (512, 2048), '56', '937'),
-        ('retina', 'rmt_t', 80, (800, 1280), '23', '199'),
-        ('mask', 'rmt_t', 80, (800, 1280), '33', '218'),
-        pytest.param(
-            *('cascade', 'rmt_s', 80, (800, 1280), '83', '741'),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_dense_models_of_the_paper(
-    head, backbone, classes, size, millions, gmacs
-):
+def _documented():
+  """Yields the rows of segmenters and detectors in docs/models.md."""
+  page = pathlib.Path(__file__).parents[2] / 'docs' / 'models.md'
+  heads = {title: head for head, title in create.TITLES.items()}
+  for line in page.read_text().splitlines():
+    cells = [cell.strip() for cell in line.strip('|').split('|')]
+    if cells[0].strip('`') in create.TITLES and len(cells) == 7:
+      size = (800, 1280)
+      head, _, name, *figures = cells
+    elif cells[0] in heads and len(cells) == 7:
+      title, name, pixels, *figures = cells
+      head, size = heads[title], tuple(
+          map(int, pixels.split('\N{MULTIPLICATION SIGN}'))
+      )
+    else:
+      continue
+    row = head.strip('`'), name.lower().replace('-', '_'), size, figures
+    slow = row[:2] not in (
+        ('fpn', 'rmt_t'),
+        ('uper', 'rmt_s'),
+        ('mask', 'rmt_t'),
+    )
+    yield pytest.param(*row, marks=[pytest.mark.slow] * slow)
+
+
+def test_all_dense_models_are_documented():
+  assert len([*_documented()]) == 17
+
+
+@pytest.mark.parametrize(('head', 'name', 'size', 'figures'), [*_documented()])
+def test_dense_models_of_the_paper(head, name, size, figures):
   """The paper rounds or truncates: for 30, a value is between 29.5 and 31.
 
   Its operations, in units of 10^9, exclude attention, which the counters of
@@ -83,14 +100,22 @@ def test_dense_models_of_the_paper(
   is used only in training. Those of heads on boxes are of 1,000 boxes (in each
   stage of a cascade) and 100 masks.
   """
-  model = create.create(backbone, {'head': head}, num_classes=classes)
+  classes = 80 if size == (800, 1280) else 150
+  model = create.create(name, {'head': head}, num_classes=classes)
   counted = cost.count(model, size)
-  for value, printed in (
-      (counted.parameters / 1e6, millions),
-      (counted.macs_without_attention / 1e9, gmacs),
+  *ours, printed = figures
+  assert ours == [
+      f'{counted.parameters:,}',
+      f'{counted.macs_without_attention / 1e9:.1f}',
+      f'{counted.macs / 1e9:.1f}',
+  ]
+  for value, text in zip(
+      (counted.parameters / 1e6, counted.macs_without_attention / 1e9),
+      printed.replace(' M', '').split(', '),
+      strict=True,
   ):
-    unit = 10.0 ** -len(printed.partition('.')[2])
-    assert -unit / 2 <= value - float(printed) < unit
+    unit = 10.0 ** -len(text.partition('.')[2])
+    assert -unit / 2 <= value - float(text) < unit
 
 
 def test_resampling_is_not_counted():
