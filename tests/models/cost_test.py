@@ -84,7 +84,8 @@ def _documented():
         ('uper', 'rmt_s'),
         ('mask', 'rmt_t'),
     )
-    yield pytest.param(*row, marks=[pytest.mark.slow] * slow)
+    marks = [pytest.mark.slow] * slow
+    yield pytest.param(*row, marks=marks, id='-'.join(row[:2]))
 
 
 def test_all_dense_models_are_documented():
