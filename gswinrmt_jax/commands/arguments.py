@@ -17,7 +17,7 @@ _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
 def path(text: str) -> str:
-  """Returns a path that a user gave, with `~` expanded.
+  """Returns a path that a user gave, `~` expanded and without a `/` at its end.
 
   Raises:
     UserError: If it is the address of another machine.
@@ -40,7 +40,7 @@ def weights(text: str) -> str:
         f'can also be {_HUB}OWNER/NAME)'
     )
   try:
-    return os.path.expanduser(text)
+    return os.path.expanduser(text).rstrip('/') or '/'
   except ValueError:  # a null byte; refused where the path is used
     return text
 

@@ -38,6 +38,12 @@ def test_recipe_and_workdir_reach_the_loop(calls):
   assert other == pathlib.Path('a/b')
 
 
+def test_a_folder_with_and_without_a_slash_is_the_same(calls):
+  for folder in ('w', 'w/'):
+    train.main(['--config=digits_rmt', f'--config.init_from={folder}'])
+  assert [config.init_from for config, _ in calls] == ['w', 'w']
+
+
 @pytest.mark.parametrize(
     ('overrides', 'name'),
     [
