@@ -17,6 +17,8 @@ from gswinrmt_jax.errors import UserError
 
 AHEAD = 2  # elements that each thread, or batches that each worker, prefetches
 _EXIT = re.compile(r'terminated unexpectedly with exit code (-?\d+)')  # Grain's
+_LINE = '{desc}: {n_fmt} of {total_fmt}, {rate_fmt}, ETA {remaining}'
+_MINUTE = 60.0  # seconds between lines in a log
 _T = TypeVar('_T')
 
 
@@ -30,11 +32,27 @@ def cores() -> int:
 def with_bar(
     items: Iterable[_T], title: str, count: int, unit: str = 'img', **how: Any
 ) -> Iterable[_T]:
-  """Wraps items in a progress bar of tqdm if there is a terminal."""
+  """Wraps items in a progress bar of tqdm; in a log, it is a line a minute."""
   import tqdm
 
-  disable = None if sys.stderr else True  # None: unless it is a terminal
-  return tqdm.tqdm(items, title, count, unit=unit, disable=disable, **how)
+  if not sys.stderr:
+    return items
+  if not sys.stderr.isatty():
+    how |= {'file': _Log(), 'bar_format': _LINE, 'miniters': 1, 'leave': False}
+    how |= dict.fromkeys(('mininterval', 'delay'), _MINUTE)
+  return tqdm.tqdm(items, title, count, unit=unit, **how)
+
+
+class _Log:
+  """Writes the states of a bar to stderr, each in a line."""
+
+  def write(self, text: str) -> None:
+    """Writes a state, without the controls that would draw it in place."""
+    if text := text.strip():
+      print(text, file=sys.stderr, flush=True)
+
+  def flush(self) -> None:
+    """Does nothing: every line is flushed."""
 
 
 def in_threads(

@@ -468,3 +468,21 @@ def test_workers_end_with_a_killed_process():
   )
   child = processes.child_of_killed(code)
   processes.wait_for_end(child)
+
+
+def test_a_log_has_a_line_a_minute(monkeypatch, capsys):
+  """Of 24 items that take 20 seconds each, from the first minute on."""
+  now = [0.0]
+  monkeypatch.setattr('tqdm.std.time', lambda: now[0])
+  for item in parallel.with_bar(range(24), 'check', 24):
+    now[0] += 20
+    assert item == now[0] / 20 - 1
+  lines = capsys.readouterr().err.splitlines()
+  assert len(lines) == 8
+  assert lines[0] == 'check: 3 of 24, 20.00s/img, ETA 07:00'
+  assert lines[-1] == 'check: 24 of 24, 20.00s/img, ETA 00:00'
+
+
+def test_short_work_says_nothing_in_a_log(capsys):
+  assert [*parallel.with_bar(range(5), 'check', 5)] == [0, 1, 2, 3, 4]
+  assert capsys.readouterr().err == ''
