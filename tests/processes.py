@@ -1,4 +1,4 @@
-"""Helpers for the processes that tests start or leave behind."""
+"""Helpers for waiting, and for processes that tests start or leave behind."""
 
 import pathlib
 import signal
@@ -21,10 +21,23 @@ def child_of_killed(program: str) -> int:
   return int(done.stdout)
 
 
-def wait_for_end(pid: int, seconds: float = 20) -> None:
+def until(holds, seconds=60, running=(), said=str):
+  """Waits until `holds()`; fails if one of the processes ends before.
+
+  The failure shows what `said()` returns.
+  """
+  end = time.monotonic() + seconds
+  while not holds():
+    assert all(process.poll() is None for process in running), said()
+    assert time.monotonic() < end, said()
+    time.sleep(0.01)
+
+
+def wait_for_end(pid: int) -> None:
   """Waits until a process has ended; a zombie counts as ended."""
   status = pathlib.Path('/proc', str(pid), 'status')
-  end = time.monotonic() + seconds
-  while status.exists() and 'State:\tZ' not in status.read_text():
-    assert time.monotonic() < end, f'process {pid} goes on'
-    time.sleep(0.05)
+  until(
+      lambda: not status.exists() or 'State:\tZ' in status.read_text(),
+      seconds=20,
+      said=lambda: f'process {pid} goes on',
+  )

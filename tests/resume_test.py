@@ -10,8 +10,8 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
+import processes
 import pytest
 import tiny_parts
 import tiny_runs
@@ -59,7 +59,8 @@ def _arguments(folder, **fields):
 
 def _kill_in_an_epoch(folder, compiled):
   """Starts a run and kills it after its second checkpoint."""
-  with (folder.parent / 'output').open('w') as output:
+  said = folder.parent / 'output'
+  with said.open('w') as output:
     process = subprocess.Popen(
         [sys.executable, str(ROOT / 'train.py'), *_arguments(folder)],
         cwd=ROOT,
@@ -72,11 +73,8 @@ def _kill_in_an_epoch(folder, compiled):
         stderr=output,
     )
     try:
-      deadline = time.monotonic() + 300
-      while not (folder / 'checkpoints' / '6').exists():
-        assert process.poll() is None, (folder.parent / 'output').read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+      second = folder / 'checkpoints' / '6'
+      processes.until(second.exists, 300, [process], said.read_text)
     finally:  # Otherwise the run would continue for 500 epochs.
       process.send_signal(signal.SIGKILL)
       assert process.wait() == -signal.SIGKILL

@@ -6,8 +6,8 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
+import processes
 import pytest
 
 from gswinrmt_jax import terminal as terminal_lib
@@ -48,7 +48,7 @@ def test_what_a_stream_cannot_show_is_escaped(at_once):
   terminal = terminal_lib.Terminal(screen)
   terminal.progress('caf\udce9 \x1b[2J')
   with terminal.busy('maps of \x1b[2J'):
-    _until(lambda: 'maps' in screen.getvalue())
+    processes.until(lambda: 'maps' in screen.getvalue())
   assert log.buffer.getvalue() == b'\\u732b 85.00%\n'
   assert screen.getvalue().startswith('\r\x1b[Kcaf\\udce9 \\x1b[2J\r')
   assert 'maps of \\x1b[2J ...' in screen.getvalue()
@@ -63,7 +63,7 @@ def test_a_long_wait_is_one_line_of_a_log_with_its_time(at_once):
   log = io.StringIO()
   terminal = terminal_lib.Terminal(log)
   with terminal.busy('Compiling'):
-    _until(lambda: log.getvalue())
+    processes.until(lambda: log.getvalue())
     assert log.getvalue() == 'Compiling ...'
   terminal.say('done')
   assert re.fullmatch(r'Compiling \.\.\. 0\.\ds\ndone\n', log.getvalue())
@@ -73,7 +73,7 @@ def test_what_is_said_meanwhile_has_a_line_of_its_own(at_once):
   log = io.StringIO()
   terminal = terminal_lib.Terminal(log)
   with terminal.busy('Compiling'):
-    _until(lambda: log.getvalue())
+    processes.until(lambda: log.getvalue())
     terminal.say('meanwhile')
   terminal.say('done')
   assert log.getvalue() == 'Compiling ...\nmeanwhile\ndone\n'
@@ -94,7 +94,9 @@ def test_the_seconds_count_up_in_place_on_a_terminal(at_once, monkeypatch):
   screen = _Screen()
   terminal = terminal_lib.Terminal(screen)
   with terminal.busy('Compiling'):
-    _until(lambda: screen.getvalue().count('\r\x1b[KCompiling ... 0.') > 2)
+    processes.until(
+        lambda: screen.getvalue().count('\r\x1b[KCompiling ... 0.') > 2
+    )
   terminal.say('done')
   *_, last = screen.getvalue().split('\r\x1b[K')
   assert re.fullmatch(r'Compiling \.\.\. \d\.\ds\ndone\n', last)
@@ -106,13 +108,6 @@ def test_what_is_quick_says_nothing(monkeypatch):
   with terminal_lib.Terminal(log).busy('Compiling'):
     pass
   assert not log.getvalue()
-
-
-def _until(holds):
-  deadline = time.monotonic() + 60
-  while not holds():
-    assert time.monotonic() < deadline
-    time.sleep(0.001)
 
 
 def test_a_file_that_a_run_can_do_without_is_named():

@@ -12,9 +12,9 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import compiling
+import processes
 
 ROOT = pathlib.Path(__file__).parent.parent
 TIMES = ('seconds', 'images_per_second', 'data_wait')
@@ -94,10 +94,9 @@ class Run:
 
   def wait_for(self, text):
     """Waits up to a minute until the output contains `text`."""
-    deadline = time.monotonic() + 60
-    while text not in (self.said() if self._said.exists() else ''):
-      assert time.monotonic() < deadline, self.said()
-      time.sleep(0.005)
+    processes.until(
+        lambda: self._said.exists() and text in self.said(), said=self.said
+    )
 
 
 def checksums(folder, step):

@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 
 import image_files
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
+import processes
 import pytest
 import tensorflow_datasets as tfds
 
@@ -190,11 +190,7 @@ def test_a_second_writer_waits_for_the_first(tmp_path, capsys):
     first = pool.submit(writer.write_whole, _final(tmp_path), slow)
     assert begun.wait(20)
     second = pool.submit(writer.write_whole, _final(tmp_path), never)
-    said, end = '', time.monotonic() + 20
-    while 'waiting' not in said:
-      assert time.monotonic() < end
-      time.sleep(0.01)
-      said += capsys.readouterr().out
+    processes.until(lambda: 'waiting' in capsys.readouterr().out, seconds=20)
     go_on.set()
     assert first.result() and not second.result()
   assert os.listdir(tmp_path / 'tfds') == ['thing']

@@ -7,13 +7,13 @@ import itertools
 import json
 import pathlib
 import sys
-import time
 import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import PIL.Image
+import processes
 import pytest
 import random_variables
 
@@ -493,10 +493,7 @@ def test_an_unreadable_image_has_a_line_of_its_own(monkeypatch):
   screen = io.StringIO()
 
   def predict_each(self, images, top, skip):
-    deadline = time.monotonic() + 60
-    while 'predicting ...' not in screen.getvalue():
-      assert time.monotonic() < deadline
-      time.sleep(0.001)
+    processes.until(lambda: 'predicting ...' in screen.getvalue())
     skip('a.png does not exist')
     yield from ()
 

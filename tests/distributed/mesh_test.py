@@ -3,13 +3,13 @@
 import io
 import json
 import signal
-import time
 
 import chex
 import jax
 import jax.numpy as jnp
 import mesh_program
 import numpy as np
+import processes
 import pytest
 import several
 
@@ -140,9 +140,9 @@ def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
   running = several.two(
       'mesh_program.py', tmp_path / 'run', 'JOIN', endless, devices=4
   )
-  _wait_until((tmp_path / 'run' / 'metrics.jsonl').exists, running)
-  _wait_until(
-      lambda: len(metrics_log.read_metrics(tmp_path / 'run')) > 3, running
+  processes.until((tmp_path / 'run' / 'metrics.jsonl').exists, 180, running)
+  processes.until(
+      lambda: len(metrics_log.read_metrics(tmp_path / 'run')) > 3, 180, running
   )
   running[1].send_signal(signal.SIGTERM)
   texts = several.said(*running, status=128 + signal.SIGTERM)
@@ -162,12 +162,3 @@ def test_a_loss_that_is_not_finite_ends_both(tmp_path):
   )
   for text in several.said(*running, status=1):
     assert 'loss or gradient not finite at step' in text
-
-
-def _wait_until(done, running):
-  """Waits while the processes run, for three minutes at most."""
-  end = time.monotonic() + 180
-  while not done():
-    assert all(process.poll() is None for process in running)
-    assert time.monotonic() < end
-    time.sleep(0.1)

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import ablations
 import made_up_runs
 import PIL.Image
+import processes
 import pytest
 import run
 
@@ -298,8 +298,7 @@ time.sleep(60)
   child = subprocess.Popen([sys.executable, '-c', program], cwd=tmp_path)
 
   def stop():
-    while not (tmp_path / 'ready').exists():
-      time.sleep(0.01)
+    processes.until((tmp_path / 'ready').exists)
     os.kill(os.getpid(), signal.SIGTERM)
 
   threading.Thread(target=stop, daemon=True).start()
