@@ -35,6 +35,12 @@ def pytest_runtest_setup(item):
   )
 
 
+@pytest.fixture
+def as_users_run(monkeypatch):
+  """Turns jaxtyping's checks off: users run without them."""
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+
+
 @pytest.fixture(scope='module')
 def usual_kernels():
   """For tests of bitwise equality."""
@@ -49,6 +55,14 @@ def compiled_once(tmp_path_factory):
 
   with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
+
+
+@pytest.fixture
+def tiny_installed(monkeypatch):
+  """Replaces data sets and models by tiny ones."""
+  import tiny_parts
+
+  tiny_parts.install(monkeypatch)
 
 
 @pytest.fixture(scope='session')

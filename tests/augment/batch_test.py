@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 from ml_collections import FrozenConfigDict
 import numpy as np
 import pytest
@@ -67,9 +66,7 @@ def test_all_off_is_normalize_and_smoothed_targets():
         (lambda image, label: (image, label[1:]), 'label has the shape'),
     ],
 )
-def test_other_batches_are_refused(change, said, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_other_batches_are_refused(change, said, as_users_run):
   with pytest.raises(ValueError, match=said):
     batch.augment(jax.random.key(0), *change(*_batch()), OFF, **_DATA)
 

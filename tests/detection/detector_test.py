@@ -7,7 +7,6 @@ from unittest import mock
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import parameter_counts
 import pytest
@@ -374,9 +373,7 @@ def test_masks_need_bitmaps():
         ({'dense_head': True}, 'dense_head=True is for classifiers'),
     ],
 )
-def test_mistakes_are_named(options, message, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_mistakes_are_named(options, message, as_users_run):
   with pytest.raises(ValueError, match=message):
     create_detector('rmt_t', **{'head': 'retina'} | options)
 

@@ -7,7 +7,6 @@ import sys
 
 from flax import traverse_util
 import jax
-import jaxtyping
 import numpy as np
 import PIL.Image
 import pytest
@@ -337,14 +336,12 @@ def test_masks_without_pycocotools_are_refused_at_the_start(
 @pytest.mark.parametrize(
     'head', ['retina', pytest.param('mask', marks=pytest.mark.slow)]
 )
-def test_a_program_with_suppression(head, tmp_path, monkeypatch):
-  """Any number of images; those of the check are found again.
+def test_a_program_with_suppression(head, tmp_path, as_users_run):
+  """Any number of images, unknown to jaxtyping; those of the check are found.
 
   `tests/deploy/export_test.py` exports the convolutions of a backbone.
   """
   pytest.importorskip('flatbuffers')
-  # jaxtyping does not know unknown sizes; users run without its checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   weights = tiny_detectors.weights(head, name='rmt_swin_t')
   said = io.StringIO()
   path = export.export(weights, 'stablehlo', tmp_path / 'a', Terminal(said))

@@ -25,7 +25,7 @@ from gswinrmt_jax.evals import (
 )
 from gswinrmt_jax.runs import metrics_log
 
-pytestmark = pytest.mark.usefixtures('compiled_once')
+pytestmark = pytest.mark.usefixtures('compiled_once', 'tiny_installed')
 
 # Chosen probabilities of three classes; logits are their logarithms.
 PROBABILITIES = np.array(
@@ -237,11 +237,6 @@ def test_padding_is_ignored_whatever_the_batch_size():
   apply = jax.jit(functools.partial(tiny.Tiny().apply, train=False))
   logits = apply(variables, data.image / 255.0)
   assert whole['accuracy'] == np.mean(logits.argmax(-1) == data.label)
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-  tiny_parts.install(monkeypatch)
 
 
 @pytest.fixture(scope='module')

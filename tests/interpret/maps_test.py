@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import oracle
 from PIL import Image
@@ -234,9 +233,7 @@ def test_what_does_not_exist_is_refused(options, message):
     maps.compute(_model('rmt'), {}, IMAGE[0], **options)
 
 
-def test_dense_models_are_refused(monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_dense_models_are_refused(as_users_run):
   dense = gswinrmt_jax.create_segmenter('rmt_t', head='fpn', num_classes=2)
   with pytest.raises(UserError, match='are those of a classifier, not of a Se'):
     maps.compute(dense, {}, IMAGE[0])

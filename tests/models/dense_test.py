@@ -9,7 +9,6 @@ from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -420,9 +419,7 @@ def test_how_the_heads_start():
   assert not lateral.any()
 
 
-def test_the_number_of_classes_may_be_numpys(monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_the_number_of_classes_may_be_numpys(as_users_run):
   model = create_segmenter('rmt_t', head='fpn', num_classes=np.int64(5))
   assert model.num_classes == 5
 
@@ -462,9 +459,7 @@ def test_what_has_no_auxiliary_head_says_so():
         ({'projection': 8}, 'projection=8 is for classifiers'),
     ],
 )
-def test_mistakes_are_named(options, message, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_mistakes_are_named(options, message, as_users_run):
   with pytest.raises(ValueError, match=message):
     create_segmenter('rmt_t', **{'head': 'fpn', 'num_classes': 5} | options)
 

@@ -5,7 +5,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import oracle
 import pytest
@@ -257,9 +256,7 @@ def test_without_extents_nothing_is_computed(monkeypatch):
         (np.array([[33, 32]]), 'between 1 and the image'),
     ],
 )
-def test_extents_that_do_not_fit_are_refused(extents, said, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_extents_that_do_not_fit_are_refused(extents, said, as_users_run):
   model = _model('rmt')
   with pytest.raises(ValueError, match=said):
     model.init(

@@ -5,7 +5,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import pytest
 
 import gswinrmt_jax
@@ -61,15 +60,12 @@ def test_dtype_by_name():
         ('rmt_t', {'feature_norm': True}, 'without a head'),
     ],
 )
-def test_mistakes_are_named(name, options, message, monkeypatch):
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_mistakes_are_named(name, options, message, as_users_run):
   with pytest.raises(ValueError, match=message):
     gswinrmt_jax.create_model(name, **{'num_classes': 10} | options)
 
 
-def test_a_wrong_number_of_dimensions_is_named(monkeypatch):
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+def test_a_wrong_number_of_dimensions_is_named(as_users_run):
   model, key = gswinrmt_jax.create_model(
       'rmt_t', num_classes=2
   ), jax.random.key(0)

@@ -8,7 +8,6 @@ import hypothesis
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import loops
 import numpy as np
 import pytest
@@ -389,11 +388,9 @@ def test_the_size_is_that_of_each_image():
     ],
 )
 def test_arguments_that_would_give_nonsense_are_refused(
-    change, message, monkeypatch
+    change, message, as_users_run
 ):
   """Windows of 0 would give NaN, decays of other shapes would broadcast."""
-  # Users run without jaxtyping's checks.
-  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   arguments = dict(zip(('query', 'key', 'value'), _maps(0), strict=True))
   arguments |= {'log_decay': None, 'slopes': None, 'window': 3, **change}
   with pytest.raises(ValueError, match=message):

@@ -17,12 +17,9 @@ from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load
 
-pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-  tiny_parts.install(monkeypatch)
+pytestmark = pytest.mark.usefixtures(
+    'compiled_once', 'usual_kernels', 'tiny_installed'
+)
 
 
 _ROUGH = {'ema_decay': 1e-9, 'optimizer.learning_rate': 1.0}

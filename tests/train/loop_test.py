@@ -25,14 +25,11 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import losses, train_loop, train_step, trainer
 
-pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
+pytestmark = pytest.mark.usefixtures(
+    'compiled_once', 'usual_kernels', 'tiny_installed'
+)
 
 _ROOT = pathlib.Path(train_loop.__file__).parents[1]
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-  tiny_parts.install(monkeypatch)
 
 
 @pytest.fixture(scope='module')

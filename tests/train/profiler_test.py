@@ -12,12 +12,9 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import profiler
 
-pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-  tiny_parts.install(monkeypatch)
+pytestmark = pytest.mark.usefixtures(
+    'compiled_once', 'usual_kernels', 'tiny_installed'
+)
 
 
 def test_the_steps_to_trace_are_read():
