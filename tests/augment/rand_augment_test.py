@@ -1,5 +1,6 @@
 """Tests RandAugment's operations against Pillow, and its draws."""
 
+import functools
 import itertools
 import math
 
@@ -282,51 +283,44 @@ def test_draws_of_torchvision_have_their_distributions():
   assert np.abs(np.corrcoef(op, negative)[0, 1]) < 0.02
 
 
-def test_rand_augment_chains_its_layers():
-  """Two layers apply the two drawn operations, one after the other."""
+def _chained(op_set, draw, **settings):
+  """Returns images, what two layers make of them, and what these draw."""
   count, key = 24, jax.random.key(3)
   images = _images(count)
+  layers = functools.partial(
+      rand_augment.rand_augment, op_set=op_set, ops=2, fill=FILL, **settings
+  )
+  drawn = jax.jit(lambda key: draw(key, (2, count)))(key)
+  return images, np.asarray(jax.jit(layers)(key, images)), jax.device_get(drawn)
+
+
+def test_rand_augment_chains_its_layers():
+  """Two layers apply the two drawn operations, one after the other."""
   settings = {'magnitude': 9.0, 'std': 0.5, 'prob': 0.5}
-  out = jax.jit(
-      lambda key, images: rand_augment.rand_augment(
-          key, images, op_set='timm', ops=2, fill=FILL, **settings
-      )
-  )(key, images)
-  draw = jax.jit(lambda k: rand_augment.draw_timm(k, (2, count), **settings))
-  drawn = jax.device_get(draw(key))
-  for b in range(count):
-    expected = images[b]
+  draw = functools.partial(rand_augment.draw_timm, **settings)
+  images, out, drawn = _chained('timm', draw, **settings)
+  for b, expected in enumerate(images):
     for op, level, sign in zip(*drawn, strict=True):
       if op[b] != Op.IDENTITY:
         expected = _timm(expected, op[b], float(level[b]), float(sign[b]))
-    off = np.abs(np.asarray(out[b], int) - expected)
+    off = np.abs(out[b].astype(int) - expected)
     # An error of one level in a geometric first layer may grow in the second.
     assert (off <= 2).mean() >= 0.99, (b, drawn)
-  unchanged = (np.asarray(out) == images).all(axis=(1, 2, 3))
+  unchanged = (out == images).all(axis=(1, 2, 3))
   neither = (drawn[0] == Op.IDENTITY).all(axis=0)
-  assert 0 < neither.sum() < count and unchanged[neither].all()
+  assert 0 < neither.sum() < len(images) and unchanged[neither].all()
 
 
 def test_rand_augment_with_torchvisions_set_chains_its_layers():
   """Exactly, at magnitude 9: the operations applied are those drawn."""
-  count, key = 24, jax.random.key(3)
-  images = _images(count)
-  out = jax.jit(
-      lambda key, images: rand_augment.rand_augment(
-          key,
-          images,
-          op_set='torchvision',
-          ops=2,
-          magnitude=9.0,
-          std=0.0,
-          prob=1.0,
-          fill=FILL,
-      )
-  )(key, images)
-  draw = jax.jit(lambda key: rand_augment.draw_torchvision(key, (2, count)))
-  drawn = jax.device_get(draw(key))
-  for b in range(count):
-    expected = images[b]
+  images, out, drawn = _chained(
+      'torchvision',
+      rand_augment.draw_torchvision,
+      magnitude=9.0,
+      std=0.0,
+      prob=1.0,
+  )
+  for b, expected in enumerate(images):
     for op, negative in zip(*drawn, strict=True):
       expected = _torchvision(expected, op[b], 9, -1 if negative[b] else 1)
     np.testing.assert_array_equal(out[b], expected)

@@ -89,28 +89,19 @@ def test_an_odd_head_is_refused(rotate):
     rotate(_x()[..., :3])
 
 
-def test_rates_are_those_of_the_released_stages():
-  # r = 4 over 4 heads: exponents 2, 3, 4, 5.
-  np.testing.assert_allclose(
-      positions.decay_rates(4, 4.0), [0.75, 0.875, 0.9375, 0.96875], rtol=1e-15
-  )
+@pytest.mark.parametrize(
+    ('spread', 'rates'),
+    [(4.0, [3 / 4, 7 / 8, 15 / 16, 31 / 32]), (6.0, [3 / 4, 15 / 16, 63 / 64])],
+)
+def test_rates_do_not_reach_the_end_of_the_range(spread, rates):
+  """Exponents are 2, 3, 4, 5, as released, not 6; and 2, 4, 6, not 8."""
+  found = positions.decay_rates(len(rates), spread)
+  np.testing.assert_allclose(found, rates, rtol=1e-15)
 
 
-def test_the_end_of_the_range_is_not_reached():
-  # r = 6 over 3 heads: exponents 2, 4, 6, not 8.
-  np.testing.assert_allclose(
-      positions.decay_rates(3, 6.0), [3 / 4, 15 / 16, 63 / 64], rtol=1e-15
-  )
-
-
-def test_slopes_alternate_in_sign_and_halve():
-  np.testing.assert_array_equal(
-      positions.balanced_slopes(4), [-0.5, 0.5, -0.25, 0.25]
-  )
-
-
-def test_the_last_of_an_odd_number_of_heads_has_no_slope():
-  np.testing.assert_array_equal(
-      positions.balanced_slopes(5), [-0.5, 0.5, -0.25, 0.25, 0]
-  )
-  np.testing.assert_array_equal(positions.balanced_slopes(1), [0])
+@pytest.mark.parametrize(
+    'slopes', [[-0.5, 0.5, -0.25, 0.25], [-0.5, 0.5, -0.25, 0.25, 0], [0]]
+)
+def test_slopes_alternate_and_halve_and_an_odd_last_head_has_none(slopes):
+  found = positions.balanced_slopes(len(slopes))
+  np.testing.assert_array_equal(found, slopes)

@@ -183,53 +183,50 @@ def test_a_score_of_ones_own_is_drawn_and_does_not_decide(
   assert 'best epoch: 1, validation 75.00%' in lines
 
 
-def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
+@pytest.fixture
+def plot_of(tmp_path):
+  """Plots a batch of images of one grey, before and after augmentation."""
+
+  def plot_of(classes, before, after, shape, target):
+    info = datasets.Info('x', classes, (0.5,) * 3, (0.25,) * 3, shape[1:])
+    batch = {'image': np.full((*shape, 3), before, np.uint8)}
+    image = np.full((*shape, 3), (after / 255 - 0.5) / 0.25, np.float32)
+    path = tmp_path / 'batch.png'
+    plots.write_augmented_batch(path, batch, (image, target), info)
+    return np.asarray(Image.open(path).convert('RGB'))
+
+  return plot_of
+
+
+def test_labels_of_pixels_are_drawn_over_the_augmented_batch(plot_of):
   """Labelled pixels blend the class colour (128, 0, 0) with a grey of 100."""
-  info = datasets.Info('x', ('road', 'sky'), (0.5,) * 3, (0.25,) * 3, (96, 96))
-  batch = {'image': np.full((2, 96, 96, 3), 204, np.uint8)}
-  image = np.full((2, 96, 96, 3), (100 / 255 - 0.5) / 0.25, np.float32)
   label = np.tile(np.int32([0] * 48 + [255] * 48), (2, 96, 1))
-  path = tmp_path / 'batch.png'
-  plots.write_augmented_batch(path, batch, (image, label), info)
-  drawn = np.asarray(Image.open(path).convert('RGB'))
+  drawn = plot_of(('road', 'sky'), 204, 100, (2, 96, 96), label)
   for color in ((114, 50, 50), (100, 100, 100)):
     pixels = (drawn == color).all(-1).sum()
     assert 0 <= pixels - 2 * 96 * 48 < 100
 
 
-def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
+def test_the_augmented_batch_is_drawn_as_it_was_and_became(plot_of):
   """Images of a uniform grey become darker."""
-  info = datasets.Info(
-      'x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3, (16, 24)
-  )
-  batch = {'image': np.full((3, 16, 24, 3), 204, np.uint8)}
-  image = np.full((3, 16, 24, 3), (0.2 - 0.5) / 0.25, np.float32)
   targets = np.tile(np.float32([0.9, 0.1, 0.0]), (3, 1))
-  path = tmp_path / 'batch.png'
-  plots.write_augmented_batch(path, batch, (image, targets), info)
-  drawn = np.asarray(Image.open(path).convert('RGB'))
+  drawn = plot_of(('cat', 'dog', 'hen'), 204, 51, (3, 16, 24), targets)
   for grey in (204, 51):
     pixels = (drawn == grey).all(-1).sum()
     # Anti-aliased text adds a few pixels.
     assert 0 <= pixels - 3 * (16 * 6) * (24 * 6) < 100
 
 
-def test_the_names_of_classes_have_the_colours_of_their_boxes(tmp_path):
+def test_the_names_of_classes_have_the_colours_of_their_boxes(plot_of):
   """Two objects of class 1 and one of class 0; the fourth row is unused."""
-  info = datasets.Info(
-      'x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3, (96, 120)
-  )
-  batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
-  image = np.full((1, 96, 120, 3), 2.0, np.float32)
   boxes = np.float32(
       [[[9, 9, 30, 30], [40, 9, 60, 50], [9, 50, 30, 80], [70, 9, 90, 60]]]
   )
   truth = assignment.Truth(
       boxes, np.int32([[1, 0, 1, 2]]), np.bool_([[1, 1, 1, 0]])
   )
-  path = tmp_path / 'batch.png'
-  plots.write_augmented_batch(path, batch, (image, {'truth': truth}), info)
-  drawn = np.asarray(Image.open(path).convert('RGB'))
+  classes, target = ('cat', 'dog', 'hen'), {'truth': truth}
+  drawn = plot_of(classes, 255, 255, (1, 96, 120), target)
   legend = drawn[200:, 80:]  # below both images
   for line, (color, outlined) in enumerate(
       [((0, 128, 0), 2 * 20 + 2 * 20 + 2 * 20 + 2 * 30), ((128, 0, 0), 120)]
@@ -301,10 +298,8 @@ def test_describe_names_the_heaviest_classes(target, said):
   assert plots.describe(np.array(target), ('cat', 'dog', '2')) == said
 
 
-def test_masks_are_drawn_in_the_frames_that_they_fill(tmp_path):
+def test_masks_are_drawn_in_the_frames_that_they_fill(plot_of):
   """The left half of a frame of 40 x 20 pixels, half white and half green."""
-  info = datasets.Info('x', ('cat', 'dog'), (0.5,) * 3, (0.25,) * 3, (96, 120))
-  batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
   bitmap = np.zeros((1, 1, 8, 8), np.uint8)
   bitmap[..., :4] = 1
   truth = assignment.Truth(
@@ -314,9 +309,7 @@ def test_masks_are_drawn_in_the_frames_that_they_fill(tmp_path):
       bitmap,
       np.float32([[[10, 30, 50, 50]]]),
   )
-  path = tmp_path / 'batch.png'
-  image = np.full((1, 96, 120, 3), 2.0, np.float32)
-  plots.write_augmented_batch(path, batch, (image, {'truth': truth}), info)
-  drawn = np.asarray(Image.open(path).convert('RGB'))
+  target = {'truth': truth}
+  drawn = plot_of(('cat', 'dog'), 255, 255, (1, 96, 120), target)
   covered = (drawn == (128, 192, 128)).all(-1)
   assert covered.sum() == 20 * 20 - 4 * 19  # without the outline of the box

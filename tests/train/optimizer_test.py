@@ -44,15 +44,15 @@ def _paths(tree):
   }
 
 
-def test_only_kernels_decay_by_path():
-  mask = _paths(optimizer.decay_mask('kernels', PARAMS))
-  assert {path for path, decays in mask.items() if decays} == KERNELS
+def _decaying(rule, params, **how):
+  mask = _paths(optimizer.decay_mask(rule, params, **how))
+  return {path for path, decays in mask.items() if decays}
 
 
-def test_layer_scale_decays_if_asked_to():
-  mask = _paths(optimizer.decay_mask('kernels', PARAMS, layer_scale=True))
+def test_only_kernels_decay_by_path_and_layer_scale_if_asked_to():
+  assert _decaying('kernels', PARAMS) == KERNELS
   scales = {f'stage1/block00/{name}_scale' for name in ('attention', 'ffn')}
-  assert {path for path, decays in mask.items() if decays} == KERNELS | scales
+  assert _decaying('kernels', PARAMS, layer_scale=True) == KERNELS | scales
 
 
 # Whether a parameter decays where the rule goes by its released name.
@@ -92,10 +92,8 @@ def test_batch_norms_of_a_cascade_do_not_decay():
   """
   model = detector.create_detector('rmt_b', head='cascade', depths=(1, 1, 1, 1))
   params = factory.variable_shapes(model, (64, 64, 3))['params']
-  by_name, by_layer = (
-      {k for k, v in _paths(optimizer.decay_mask(rule, params)).items() if v}
-      for rule in ('not_norms', 'not_norm_layers')
-  )
+  by_name = _decaying('not_norms', params)
+  by_layer = _decaying('not_norm_layers', params)
   batch_norms = {f'backbone/stem/norm{i}' for i in range(4)} | {
       f'head/box_heads_{i}/convs_{j}/norm' for i in range(3) for j in range(4)
   }
