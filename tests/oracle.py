@@ -1,10 +1,11 @@
-r"""The three models in float64 NumPy, written independently from the papers.
+r"""The models in float64 NumPy, written independently from the papers.
 
-`forward` computes RMT, Gated-SwinRMT-Retention and Gated-SwinRMT-SWAT from the
-image to the logits in evaluation mode. It shares no line with the package and,
-where there is a choice, does the opposite: shifted windows follow Swin (pad,
-roll, cut, mask, undo); windows, rows and columns are loops; nothing is fused.
-Its own tests are in `oracle_test.py`.
+`forward` computes RMT, also in the skeletons of DeiT and Swin,
+Gated-SwinRMT-Retention and Gated-SwinRMT-SWAT from the image to the logits in
+evaluation mode. It shares no line with the package and, where there is a
+choice, does the opposite: shifted windows follow Swin (pad, roll, cut, mask,
+undo); patches, windows, rows and columns are loops; nothing is fused. Its own
+tests are in `oracle_test.py`.
 
 Axis letters: b batch, h w rows and columns, c channels, n heads, d channels per
 head, l positions on a line. A capital letter is the key side: `l` indexes
@@ -68,6 +69,34 @@ def conv(tree, x, stride=1, depthwise=False):
     else:
       out += seen @ kernel[i, j]
   return out + tree['bias']
+
+
+def pad_to_multiples(x, side):
+  """Pads with zeros on the right and below."""
+  below, right = -x.shape[1] % side, -x.shape[2] % side
+  return np.pad(x, ((0, 0), (0, below), (0, right), (0, 0)))
+
+
+def embed_patches(tree, x):
+  """Maps each patch linearly, as in DeiT; layer norm follows in Swin."""
+  kernel, bias = tree['conv']['kernel'], tree['conv']['bias']
+  side = len(kernel)
+  x = pad_to_multiples(x, side)
+  height, width = x.shape[1] // side, x.shape[2] // side
+  out = np.zeros((len(x), height, width, len(bias)))
+  for i, j in np.ndindex(height, width):
+    patch = x[:, side * i : side * (i + 1), side * j : side * (j + 1)]
+    out[:, i, j] = np.einsum('buvc,uvcf->bf', patch, kernel)
+  out += bias
+  return layer_norm(tree['norm'], out) if 'norm' in tree else out
+
+
+def merge_patches(tree, x):
+  """Maps each 2x2 neighbours linearly, as in Swin, column by column."""
+  x = pad_to_multiples(x, 2)
+  corners = [x[:, i::2, j::2] for j in (0, 1) for i in (0, 1)]
+  x = layer_norm(tree['norm'], np.concatenate(corners, -1))
+  return x @ tree['linear']['kernel']
 
 
 # ---------------------------------------------------------- decay, positions
@@ -272,7 +301,7 @@ def attend_all(query, key, value, log_decay):
 
 
 def attention(tree, x, config, stage, index):
-  """Applies projections, retention, local enhancement, gate and output."""
+  """Applies projections, retention, any local enhancement, gate and output."""
   system = config['system']
   num_heads = config['num_heads'][stage - 1]
   heads = (*x.shape[:3], num_heads, x.shape[3] // num_heads)
@@ -294,10 +323,11 @@ def attention(tree, x, config, stage, index):
     out = attend_windows(system, *split, log_decay, window, index % 2 == 1)
   out = out.reshape(x.shape)
 
-  local = conv(tree['local'], value, depthwise=True)  # Eq. 6
-  if 'local_point' in tree:
-    local = dense(tree['local_point'], local)
-  out = out + local
+  if 'local' in tree:
+    local = conv(tree['local'], value, depthwise=True)  # Eq. 6
+    if 'local_point' in tree:
+      local = dense(tree['local_point'], local)
+    out = out + local
   if system == 'retention':
     out = out * sigmoid(dense(tree['gate'], x))  # Eq. 5
   return dense(tree['out'], out)
@@ -305,19 +335,31 @@ def attention(tree, x, config, stage, index):
 
 def feed_forward(tree, x):
   hidden = gelu(dense(tree['up'], x))
-  local = conv(tree['position'], hidden, depthwise=True)
-  if 'norm' in tree:
-    local = layer_norm(tree['norm'], local)
-  return dense(tree['down'], hidden + local)
+  if 'position' in tree:
+    local = conv(tree['position'], hidden, depthwise=True)
+    if 'norm' in tree:
+      local = layer_norm(tree['norm'], local)
+    hidden = hidden + local
+  return dense(tree['down'], hidden)
 
 
 def block(tree, x, config, stage, index):
-  x = x + conv(tree['position'], x, depthwise=True)
+  if 'position' in tree:
+    x = x + conv(tree['position'], x, depthwise=True)
   branch = layer_norm(tree['attention_norm'], x)
   branch = attention(tree['attention'], branch, config, stage, index)
   x = x + tree.get('attention_scale', 1.0) * branch
   branch = feed_forward(tree['ffn'], layer_norm(tree['ffn_norm'], x))
   return x + tree.get('ffn_scale', 1.0) * branch
+
+
+def convolutional_stem(tree, statistics, x):
+  for i, stride in enumerate((2, 1, 2, 1)):  # Table 1
+    x = conv(tree[f'conv{i}'], x, stride)
+    x = batch_norm(tree[f'norm{i}'], statistics[f'norm{i}'], x)
+    if i < 3:
+      x = gelu(x)
+  return x
 
 
 def classify(params, statistics, x, head):
@@ -355,7 +397,7 @@ def forward(variables, image, config):
     A dict of 'stem', 'stage1' to the last (before downsampling) and 'logits'.
   """
   tree = nest(variables)
-  params, statistics = tree['params'], tree['batch_stats']
+  params, statistics = tree['params'], tree.get('batch_stats')
   out = features(params, statistics, image, config)
   last = out[f'stage{len(config["depths"])}']
   out['logits'] = classify(params, statistics, last, config['head'])
@@ -364,15 +406,12 @@ def forward(variables, image, config):
 
 def features(params, statistics, image, config):
   """Returns the feature maps of `forward`, given nested variables."""
-  out = {}
   x = np.asarray(image, np.float64)
-  for i, stride in enumerate((2, 1, 2, 1)):  # Table 1
-    x = conv(params['stem'][f'conv{i}'], x, stride)
-    norm = f'norm{i}'
-    x = batch_norm(params['stem'][norm], statistics['stem'][norm], x)
-    if i < 3:
-      x = gelu(x)
-  out['stem'] = x
+  if 'conv' in params['stem']:
+    x = embed_patches(params['stem'], x)
+  else:
+    x = convolutional_stem(params['stem'], statistics['stem'], x)
+  out = {'stem': x}
 
   for stage, depth in enumerate(config['depths'], start=1):
     for index in range(depth):
@@ -381,6 +420,9 @@ def features(params, statistics, image, config):
     out[f'stage{stage}'] = x
     if stage < len(config['depths']):
       down = f'down{stage}'
-      x = conv(params[down]['conv'], x, stride=2)
-      x = batch_norm(params[down]['norm'], statistics[down]['norm'], x)
+      if 'linear' in params[down]:
+        x = merge_patches(params[down], x)
+      else:
+        x = conv(params[down]['conv'], x, stride=2)
+        x = batch_norm(params[down]['norm'], statistics[down]['norm'], x)
   return out

@@ -1,6 +1,6 @@
 """Tests parameter counts.
 
-Names of parameters: `golden_test`, `skeleton_test`, `weights/rmt_test`.
+Names of parameters: `golden_test`, `oracle_model_test`, `weights/rmt_test`.
 """
 
 import parameter_counts
