@@ -343,28 +343,35 @@ def test_any_backbone_and_any_extents(name, head, more):
 
   def run(model, image, maps):
     def known(call, args, kwargs, context):
-      return (
-          maps if context.method_name == 'features' else call(*args, **kwargs)
-      )
+      if context.method_name != 'features':
+        return call(*args, **kwargs)
+      assert args[0] is image
+      return maps
 
+    levels = list(maps.values())
     with nn.intercept_methods(known):
-      coarse = model.decode(list(maps.values()), train=False)
+      coarse = [model.decode(levels, train=False)]
       logits = model(image, train=False)
       if not model.auxiliary_channels:
         return coarse, logits, None
+      coarse.append(model.auxiliary(levels, train=False))
       return coarse, logits, model.logits_and_auxiliary(image, train=False)
 
   coarse, logits, both = jax.jit(functools.partial(model.apply, method=run))(
       variables, image, maps
   )
-  assert coarse.shape == (2, 12, 18, 7)
+  assert coarse[0].shape == (2, 12, 18, 7)
   assert logits.shape == (2, 45, 71, 7) and logits.dtype == np.float64
-  want = jax.image.resize(coarse, logits.shape, 'bilinear', antialias=False)
-  np.testing.assert_allclose(logits, want, rtol=0, atol=1e-9)
+  want = [
+      jax.image.resize(x, logits.shape, 'bilinear', antialias=False)
+      for x in coarse
+  ]
+  np.testing.assert_allclose(logits, want[0], rtol=0, atol=1e-9)
   assert ('auxiliary_head' in params) == (both is not None)
   if both:
     np.testing.assert_allclose(both[0], logits, rtol=0, atol=1e-12)
-    assert both[1].shape == logits.shape and (both[1] != logits).all()
+    np.testing.assert_allclose(both[1], want[1], rtol=0, atol=1e-9)
+    assert (both[1] != logits).all()
 
 
 def test_computing_in_bfloat16():
