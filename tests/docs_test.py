@@ -2,13 +2,11 @@
 
 import contextlib
 import dataclasses
-import json
-import pathlib
 import re
 import runpy
 
 import ablations
-import numpy as np
+import pages
 import parameter_counts
 import pytest
 import run
@@ -19,7 +17,7 @@ from gswinrmt_jax.commands import main, recipe_files
 from gswinrmt_jax.models import named
 from gswinrmt_jax.models.architecture import Architecture
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pages.ROOT
 PAGES = [
     'README.md',
     'CONTRIBUTING.md',
@@ -27,15 +25,6 @@ PAGES = [
     'examples/README.md',
     *sorted(f'docs/{path.name}' for path in (ROOT / 'docs').glob('*.md')),
 ]
-
-
-def _page(name):
-  return (ROOT / 'docs' / f'{name}.md').read_text()
-
-
-def _table(text, head):
-  """Returns the lines below a table's first line, as one string."""
-  return text.partition(head)[2].partition('\n\n')[0]
 
 
 def _fields(cell):
@@ -50,42 +39,9 @@ def test_help_names_every_attention_form():
 
 
 def test_data_lists_every_field_of_reading():
-  table = _table(_page('data'), '| field | default |')
-  cells = re.findall(r'^\| (`.*?) \|', table, re.MULTILINE)
-  fields = re.findall(r'`(\w+)`', ' '.join(cells))
+  rows = pages.rows(pages.read('data'), '| field | default |')
+  fields = re.findall(r'`(\w+)`', ' '.join(row[0] for row in rows))
   assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
-
-
-def _record(name):
-  return json.loads((ROOT / 'results' / 'folder' / f'{name}.json').read_text())
-
-
-@pytest.mark.parametrize(
-    ('name', 'row'),
-    [
-        ('three_probe', 'linear probe'),
-        ('three_layers', 'layer-wise rates'),
-        ('three_all', 'all alike'),
-        ('three_scratch', 'from scratch'),
-    ],
-)
-def test_training_quotes_three_classes(name, row):
-  table = _table(_page('training'), '| | more arguments | trained parameters |')
-  (line,) = re.findall(rf'^\| {row} \|.*', table, re.MULTILINE)
-  share = _record(name)['summary']['last']['val_ema_accuracy']
-  assert line.rpartition('| ')[2].strip('* |') == f'{100 * share:.2f}'
-
-
-@pytest.mark.parametrize(
-    ('name', 'row'),
-    [('tiny_all', 'all alike'), ('tiny_scratch', 'from scratch')],
-)
-def test_training_quotes_fifty_classes(name, row):
-  table = _table(_page('training'), '| | more arguments | 2 | 4 | 6 |')
-  (line,) = re.findall(rf'^\| {row} \|.*', table, re.MULTILINE)
-  epochs = [e for e in _record(name)['epochs'] if 'val_accuracy' in e]
-  want = [f'{100 * epoch["val_accuracy"]:.2f}' for epoch in epochs]
-  assert re.findall(r'\d\d\.\d\d', line) == want
 
 
 @pytest.mark.parametrize('page', PAGES)
@@ -141,11 +97,10 @@ def test_scripts_and_their_options_exist(page):
 
 
 def test_models_lists_ablations_that_can_be_built():
-  table = _table(_page('models'), '| row | model | fields |')
-  rows = re.findall(r'^\| .* \| `(\w+)` \| (.*) \|$', table, re.MULTILINE)
+  rows = pages.rows(pages.read('models'), '| row | model | fields |')
   assert len(rows) == 15
-  for name, cell in rows:
-    fields = _fields(cell)
+  for _, name, cell in rows:
+    name, fields = name.strip('`'), _fields(cell)
     arch = gswinrmt_jax.create_model(name, num_classes=10, **fields).arch
     named = vars(gswinrmt_jax.create_model(name, num_classes=10).arch)
     # Each field of a row changes something.
@@ -155,12 +110,11 @@ def test_models_lists_ablations_that_can_be_built():
 
 def test_experiments_lists_every_switch():
   for base, table in ablations.SWITCHES.items():
-    rows = _table(_page('experiments'), f'| `{base}` | changes |')
-    found = {}
-    for name, cell, against in re.findall(
-        r'^\| `(\w+)` \| (.*) \| (.*)\|$', rows, re.MULTILINE
-    ):
-      found[name] = (_fields(cell), against.strip(' `') or 'base')
+    rows = pages.rows(pages.read('experiments'), f'| `{base}` | changes |')
+    found = {
+        name.strip('`'): (_fields(cell), against.strip('`') or 'base')
+        for name, cell, against in rows
+    }
     expected = {
         name: (dict(switch.fields), switch.against)
         for name, switch in table.items()
@@ -171,7 +125,7 @@ def test_experiments_lists_every_switch():
 
 def test_experiments_lists_every_set_of_runs():
   found = re.findall(
-      r'^\| `([\w-]+)` \| (\d+) \|', _page('experiments'), re.MULTILINE
+      r'^\| `([\w-]+)` \| (\d+) \|', pages.read('experiments'), re.MULTILINE
   )
   assert {name: int(runs) for name, runs in found} == {
       name: len(entries) for name, entries in run.SETS.items()
@@ -201,14 +155,13 @@ def test_links_and_paths_lead_somewhere(page):
 
 def test_models_has_every_parameter_count():
   for name, (_, count) in parameter_counts.COUNTS.items():
-    assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
+    assert re.search(rf'`{name}`.*{count:,}', pages.read('models')), name
 
 
 def test_models_has_heads_ratios_and_stochastic_depth():
-  rows = _table(_page('models'), '| name | heads | FFN ratio |').splitlines()
+  rows = pages.rows(pages.read('models'), '| name | heads | FFN ratio |')
   listed = {}
-  for row in rows[2:]:
-    names, heads, ratios, rates = row.strip('| ').split(' | ')
+  for names, heads, ratios, rates in rows:
     names, rates = re.findall('`(.*?)`', names), rates.split(', ')
     for name, rate in zip(
         names, rates * (len(names) // len(rates)), strict=True
@@ -221,19 +174,6 @@ def test_models_has_heads_ratios_and_stochastic_depth():
     ratios = tuple(map(float, ratios.split()))
     assert ratios * (arch.stages // len(ratios)) == arch.mlp_ratios
     assert float(rate) == arch.drop_path_rate
-
-
-def test_models_tells_where_maps_were_measured_to_point():
-  found = json.loads((ROOT / 'results' / 'where_it_looks.json').read_text())
-  rows = _table(_page('models'), '| stage | tokens |').splitlines()[2:]
-  assert found['images'] == 500
-  assert [row.split(' | ', 2)[2] for row in rows] == [
-      f'{stage["cam_on_digit"]:.1%} | {stage["random_on_digit"]:.1%} | '
-      f'{stage["gate_on_digit"]:.2f} | {stage["gate_elsewhere"]:.2f} |'.replace(
-          '%', ' %'
-      )
-      for stage in found['stages']
-  ]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +191,7 @@ def test_drawings_are_those_of_their_scripts(script, picture, arguments):
 
 
 def test_a_recipe_of_ones_own(tmp_path):
-  page = _page('training').partition('## A recipe of your own')[2]
+  page = pages.read('training').partition('## A recipe of your own')[2]
   code = re.search(r'```python\n(.*?)```', page, re.DOTALL)[1]
   path = tmp_path / 'mine.py'
   path.write_text(code)
@@ -271,167 +211,21 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_the_command_line_has_every_command():
-  headings = re.findall(r'^## ([\w-]+)$', _page('cli'), re.MULTILINE)
-  printed = re.findall(r'{command-help} ([\w-]+)', _page('cli'))
+  headings = re.findall(r'^## ([\w-]+)$', pages.read('cli'), re.MULTILINE)
+  printed = re.findall(r'{command-help} ([\w-]+)', pages.read('cli'))
   assert headings == printed
   assert sorted(headings) == sorted(main._COMMANDS)
 
 
 def test_configuration_has_every_section():
   sections = {path.rpartition('.')[0] for path in recipes.FIELDS}
-  printed = re.findall(r'{config-fields} ?(\w*)', _page('config'))
+  printed = re.findall(r'{config-fields} ?(\w*)', pages.read('config'))
   assert sorted(printed) == sorted(sections)
 
 
 def test_reliability_names_tests_that_exist():
-  text = _page('reliability')
+  text = pages.read('reliability')
   named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', text)
-  rows = _table(text, '| test |').splitlines()[2:]
-  assert len(named) == len(rows) > 20
+  assert len(named) == len(pages.rows(text, '| test |')) > 20
   for file, test in named:
     assert f'\ndef {test}(' in (ROOT / file).read_text(), test
-
-
-def _rows(text, head):
-  """Returns the cells of each row of a table."""
-  return [
-      [cell.strip() for cell in row.strip('|').split('|')]
-      for row in _table(text, head).splitlines()[2:]
-  ]
-
-
-def test_the_curves_of_small_images_are_those_of_the_results():
-  """The runs of the weights that ship, their restarts, and AdamW."""
-
-  def read(path):
-    return json.loads((ROOT / path).read_text())
-
-  def accuracies(record, epoch, names=('val_accuracy', 'val_ema_accuracy')):
-    epochs = {entry['epoch']: entry for entry in record['epochs']}
-    found = epochs.get(int(epoch), {})
-    return [f'{100 * found[name]:.2f}' if found else '' for name in names]
-
-  text, runs = _page('reproduction'), []
-  for row in _rows(text, '| run | pixels |'):
-    run = read(row[-1].strip('`'))
-    best = run['summary']['best']
-    prefix = {'raw': '', 'ema': 'ema_'}[best['weights']]
-    names = [f'{split}_{prefix}accuracy' for split in ('val', 'test')]
-    assert row[2:-1] == [
-        str(run['config']['num_epochs']),
-        str(run['config']['seed']),
-        f'{best["epoch"]}, {best["weights"].replace("ema", "EMA")}',
-        *(f'{100 * best[name]:.2f}' for name in names),
-    ]
-    runs.append(run)
-  first, second, third = runs
-  rows = _rows(text, '| epoch | run 2 |')
-  assert len(rows) == 9
-  for epoch, *shown in rows:
-    assert shown == accuracies(second, epoch) + accuracies(third, epoch)
-  adamw = read('results/jpeg75/cifar10_small_adamw.json')
-  rows = _rows(text, '| epoch | AdamW |')
-  assert len(rows) == 10
-  for epoch, *shown in rows:
-    plain = accuracies(adamw, epoch, ['val_accuracy'])
-    assert shown == plain + accuracies(first, epoch)
-
-
-def test_the_small_models_compared_are_those_of_the_results():
-  """Columns are models, first with raw weights, then with their average."""
-  part = _page('reproduction').partition('**The models compared.**')[2]
-  head, _, *rows = _table(part, '| epoch ').splitlines()
-  models = re.findall(r'\| (\w+)(?:, (EMA))? ', head)
-  files = {'RMT': 'small_rmt', 'Retention': 'small', 'SWAT': 'small_swat'}
-  records = {}
-  for model, _ in models:
-    path = ROOT / 'results' / 'jpeg75' / f'cifar10_{files[model]}.json'
-    record = json.loads(path.read_text())
-    records[model] = {entry['epoch']: entry for entry in record['epochs']}
-  assert len(rows) == 12 and list(records) == list(files) and len(models) == 6
-  for row in rows:
-    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
-    for (model, average), cell in zip(models, shown, strict=True):
-      score = 'val_ema_accuracy' if average else 'val_accuracy'
-      entry = records[model].get(int(epoch))
-      assert cell == (f'{100 * entry[score]:.2f}' if entry else '\N{EN DASH}')
-
-
-def test_the_first_epochs_for_95_percent_are_those_of_the_results():
-  part = _page('reproduction').partition('**A recipe for 95 %.**')[2]
-  record = json.loads(
-      (ROOT / 'results' / 'jpeg75' / 'cifar10_95.json').read_text()
-  )
-  for epoch in record['epochs']:
-    assert f'{100 * epoch["val_accuracy"]:.2f} %' in part
-    assert f'{epoch["seconds"]:,.0f}' in part
-
-
-def _ends(values):
-  """Formats the flattest and the most informative decile, as the page."""
-  if not values or values[0] is None:
-    return ''
-  first, last = (f'{values[place]:.2f}' for place in (0, 9))
-  return '1' if first == last == '1.00' else f'{first} → {last}'
-
-
-def _mean(passes):
-  rows = np.array([row for rows in passes.values() for row in rows], float)
-  return [None if np.isnan(value) else value for value in rows.mean(0)]
-
-
-@pytest.mark.parametrize(
-    ('name', 'heading'),
-    [
-        ('small', '## A first result'),
-        ('small_swat', '## SWAT in the same windows'),
-    ],
-)
-def test_the_analysis_of_small_models_is_that_of_the_results(name, heading):
-  path = ROOT / 'results' / 'jpeg75' / f'analysis_cifar10_{name}.json'
-  part = _page('analysis').partition(heading)[2]
-  rows = _table(part, '| stage | tokens |').splitlines()[2:]
-  expected = []
-  for number, stage in enumerate(json.loads(path.read_text())['stages'], 1):
-    ranks = stage['rank']
-    sums = [_ends(_mean(stage['row_sum']))] if name == 'small_swat' else []
-    gate = stage['swiglu' if name == 'small_swat' else 'gate']
-    passed = [_ends(stage['passed'])] if name == 'small' else []
-    cells = (
-        str(number),
-        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
-        str(stage['window']),
-        _ends(_mean(stage['entropy'])),
-        *sums,
-        _ends(gate['mean']),
-        _ends(gate['closed']),
-        *passed,
-        f'{ranks["plain"]:.1f}, {ranks["gated"]:.1f} of {ranks["most"]}',
-    )
-    expected.append(f'| {" | ".join(cells)} |')
-  assert rows == expected
-
-
-@pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
-def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
-  path = ROOT / 'results' / 'jpeg75' / f'analysis_cifar10_{name.lower()}.json'
-  stages = json.loads(path.read_text())['stages']
-
-  found = re.findall(rf'^\| {name}, \d.*$', _page('analysis'), re.M)
-  expected = []
-  for number, stage in enumerate(stages, 1):
-    gate, ranks = stage.get('gate', {}), stage['rank']
-    cells = (
-        f'{name}, {number}',
-        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
-        _ends(_mean(stage['entropy'])),
-        _ends(_mean(stage['row_sum'])),
-        _ends(gate.get('mean')),
-        _ends(gate.get('closed')),
-        _ends(stage.get('passed')),
-        ', '.join(
-            f'{rank:.1f}' for rank in (ranks['plain'], ranks['gated']) if rank
-        ),
-    )
-    expected.append(f'| {" | ".join(cells)} |'.replace('|  ', '| '))
-  assert [row.replace('|  ', '| ') for row in found] == expected

@@ -1,28 +1,22 @@
-"""Tests reports: statistics, tables of the documents, runs that are made up."""
+"""Tests reports: statistics, and the tables and pictures of runs."""
 
 import dataclasses
-import functools
-import itertools
 import json
 import math
 import pathlib
 import re
-import types
 
 import ablations
 import collect
-import deep_shapes
 import made_up_runs
 import numpy as np
 import paper
-import parameter_counts
 import pytest
 import report
 import runs as results
 import tables
 from tables import Change, difference, Mean, mean
 
-from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -70,283 +64,6 @@ def test_interval_of_paired_differences():
 def test_verdicts(values, verdict):
   zero = dict.fromkeys(range(len(values)), 0.0)
   assert difference(zero, dict(enumerate(values))).verdict == verdict
-
-
-# The documents quote the tables of the recorded results.
-
-
-@pytest.fixture(scope='module')
-def recorded():
-  return results.group(results.gather([ROOT / 'results'])[0])[0]
-
-
-@pytest.fixture(scope='module')
-def page():
-  return (ROOT / 'docs' / 'reproduction.md').read_text()
-
-
-def test_the_paper_s_tables(recorded, page):
-  """The default reading of both sets of pixels, and the one as in DeiT."""
-  found = {}
-  for one in filter(lambda setting: setting.benchmark, recorded):
-    augment, optimizer = one.config.augment, one.config.optimizer
-    key = augment.rand_augment_set, augment.rand_augment_ops
-    key = (one.runs[0].images, one.config.dtype, *key)
-    key = (*key, optimizer.learning_rate)
-    found.setdefault(key, []).append(one)
-  jpeg = 'JPEG of quality 75'
-  for key in (
-      ('', 'float32', 'torchvision', 2, 3e-4),
-      (jpeg, 'float32', 'torchvision', 2, 3e-4),
-      (jpeg, 'float32', 'timm', 2, 1e-4),
-  ):
-    (setting,) = found[key]
-    assert tables.paper_curves(setting) in page
-
-
-def test_the_unfinished_reading(page):
-  part = page.partition('**Crop and flip alone, original pixels.**')[2]
-  run = results.read(ROOT / 'results' / 'cifar10_rmt_plain.json')
-  assert f'after epoch {run.epoch} of {run.config.num_epochs}' in part
-  four, ten, last = (100 * run.curve[epoch] for epoch in (4, 10, run.epoch))
-  said = f'{four:.2f}, {ten:.2f} and {last:.2f} % at epochs 4, 10 and'
-  assert said in ' '.join(part.split())
-
-
-def test_retention_without_layer_scale(page):
-  part = page.partition('**Retention without LayerScale')[2]
-  part = ' '.join(part.partition('```')[0].split())
-  without, whole, rmt = (
-      results.read(ROOT / 'results' / f'cifar10_{name}.json').curve
-      for name in ('retention_no_layer_scale', 'retention', 'rmt')
-  )
-
-  early = [_mean(curve, 8, 12) for curve in (without, whole)]
-  late = [_mean(curve, 16, 20) for curve in (without, whole, rmt)]
-  assert '{:.2f} % (with LayerScale {:.2f} %)'.format(*early) in part
-  assert '{:.2f} % ({:.2f} %; RMT {:.2f} %)'.format(*late) in part
-
-
-def test_rmt_at_twice_the_rate(page):
-  part = page.partition('**RMT at twice the rate')[2].partition('```')[0]
-  fast, usual, fast_retention, usual_retention = runs = [
-      results.read(ROOT / 'results' / f'cifar10_{name}.json')
-      for name in ('rmt_6e4', 'rmt', 'retention_6e4', 'retention')
-  ]
-  _check_rates(part, fast, usual)
-  _check_means(part, runs, ((0, 1), (2, 3)))
-  text = ' '.join(part.split())
-  ahead, behind = (
-      [
-          f'{100 * (score(one) - score(other)):.2f}'
-          for score in (lambda run: run.curve[50], lambda run: run.test_score)
-      ]
-      for one, other in ((fast_retention, fast), (usual, usual_retention))
-  )
-  said = 'ahead of RMT by {} points at epoch 50 and {} points on the test'
-  assert said.format(*ahead) in text
-  assert f'behind by {" and ".join(behind)}.' in text
-  scores = np.array([fast_retention.test_score, fast.test_score])
-  error = 100 * np.sqrt((scores * (1 - scores)).sum() / 10_000)
-  assert f'a standard error of {error:.2f} points' in text
-  above = [100 * run.curve[50] - 85.98 for run in (fast, usual)]
-  assert f'{above[0]:.2f} points above the paper' in text
-  assert f'at epoch 50 instead of {above[1]:.2f}' in text
-
-
-def test_swat_at_twice_the_rate(page):
-  part = page.partition('**SWAT at twice the rate')[2].partition('```')[0]
-  fast, usual, *others = runs = [
-      results.read(ROOT / 'results' / f'cifar10_{name}.json')
-      for name in ('swat_6e4', 'swat', 'retention_6e4', 'rmt_6e4')
-  ]
-  _check_rates(part, fast, usual)
-  _check_means(part, runs, ((0, 1),))
-  text = ' '.join(part.split())
-  tests = [100 * run.test_score for run in runs]
-  gain, *behind = (tests[0] - test for test in tests[1:])
-  assert f'it is {gain:.2f} points ahead of 3e-4' in text
-  said = '{:.2f} points behind Retention and {:.2f} behind RMT'
-  assert said.format(*(-each for each in behind)) in text
-  papers = 85.90, 86.46, 86.39
-  above = [tests[i] - paper for i, paper in zip((3, 2, 0), papers, strict=True)]
-  said = 'RMT by {:.2f} points, Retention by {:.2f} and SWAT by {:.2f}.'
-  assert said.format(*above) in text
-  below = [
-      paper
-      - 100 * results.read(ROOT / f'results/cifar10_{name}.json').test_score
-      for name, paper in zip(('rmt', 'retention', 'swat'), papers, strict=True)
-  ]
-  assert 'by {:.2f}, {:.2f} and {:.2f}.'.format(*below) in text
-  scores = np.array([fast.test_score, others[1].test_score])
-  error = 100 * np.sqrt((scores * (1 - scores)).sum() / 10_000)
-  assert f'differences is {error:.2f} points' in text
-
-
-def test_the_runs_in_the_readme():
-  readme = ' '.join((ROOT / 'README.md').read_text().split())
-  papers = {'rmt': 85.90, 'retention': 86.46, 'swat': 86.39}
-  below = "{:.2f} points below the paper's for RMT, {:.2f} for Retention and"
-  for end, rate, sign, said in (
-      ('', '3e-4', -1, below + ' {:.2f} for SWAT'),
-      ('_6e4', '6e-4', 1, "{:.2f}, {:.2f} and {:.2f} points above the paper's"),
-  ):
-    distances = []
-    for name, printed in papers.items():
-      run = results.read(ROOT / 'results' / f'cifar10_{name}{end}.json')
-      assert run.config.optimizer.learning_rate == float(rate)
-      scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
-      row = ' | '.join(f'{100 * score:.2f}' for score in scores)
-      assert f'| | ours, {rate} | {row} |' in readme
-      distances.append(sign * (100 * run.test_score - printed))
-    assert said.format(*distances) in readme
-
-
-def _check_rates(part, fast, usual):
-  """Checks the table's rows of a run at 6e-4 and of one at 3e-4."""
-  assert fast.config.optimizer.learning_rate == 6e-4
-  for rate, run in (('6e-4', fast), ('3e-4', usual)):
-    scores = [*map(run.curve.get, (10, 20, 30, 40, 50)), run.test_score]
-    row = ' | '.join(f'{100 * score:.2f}' for score in scores)
-    assert f'| {rate} | {row} |' in part
-
-
-def _check_means(part, runs, pairs):
-  """Checks the means of the runs over some epochs, and the gains of `pairs`."""
-  for first, last in ((8, 12), (16, 20), (26, 30), (36, 40), (46, 50)):
-    means = [_mean(run.curve, first, last) for run in runs]
-    gains = [means[one] - means[other] for one, other in pairs]
-    row = ' | '.join(f'{value:.2f}' for value in (*means, *gains))
-    assert f'| {first} to {last} | {row} |' in part
-
-
-def _mean(curve, first, last):
-  """Returns the mean accuracy of some epochs, in percent."""
-  return 100 * np.mean([curve[epoch] for epoch in range(first, last + 1)])
-
-
-def test_retention_at_twice_the_rate(page):
-  part = page.partition('**Retention at twice the rate')[2]
-  table, text = part.split('\n\n')[1:3]
-  epochs, curves = (10, 20, 30, 40, 50), []
-  for row, name in zip(table.splitlines()[3:], ('', '_6e4'), strict=True):
-    run = results.read(ROOT / 'results' / f'cifar10_retention{name}.json')
-    scores = [*map(run.curve.get, epochs), run.test_score]
-    cells = [f'{100 * score:.2f}' for score in scores]
-    assert row.strip('| ').split(' | ')[1:] == cells
-    curves.append(run.curve)
-  assert run.config.optimizer.learning_rate == 6e-4
-  gains = [100 * (curves[1][epoch] - curves[0][epoch]) for epoch in epochs]
-  *first, last = (f'{gain:.2f}' for gain in gains)
-  said = f'is ahead by {", ".join(first)} and {last} points at epochs 10'
-  assert said in ' '.join(text.split())
-
-
-def test_the_cost_of_the_jpeg_copy(page):
-  """One row of each set of pixels, and their difference."""
-  part = page.partition('**What the JPEG copy costs.**')[2]
-  table, text = part.split('\n\n')[1:3]
-  head, _, *rows = table.splitlines()
-  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
-  runs = [
-      results.read(ROOT / 'results' / folder / 'cifar10_rmt.json')
-      for folder in ('', 'jpeg75')
-  ]
-  scores = [
-      [100 * score for score in (*map(run.curve.get, epochs), run.test_score)]
-      for run in runs
-  ]
-  gains = [one - other for one, other in zip(*scores, strict=True)]
-  expected = [[f'{score:.2f}' for score in row] for row in scores]
-  expected.append([tables.signed(gain) for gain in gains])
-  assert [row.strip('| ').split(' | ')[1:] for row in rows] == expected
-  gain = mean(
-      runs[0].curve[epoch] - runs[1].curve[epoch] for epoch in range(10, 51)
-  )
-  assert f'{100 * gain.mean:.2f} points on average' in text
-
-
-def test_the_readings(page):
-  rows = page.partition('| reading | peak rate |')[2].split('\n\n')[0]
-  head, _, *rows = rows.splitlines()
-  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
-  named = page.partition('The rows are')[2].partition('The command')[0]
-  names = re.findall(r'`results/(.*?)\.json`', named)
-  *rows, last = rows
-  printed = [f'{x:.2f}' for x in paper.CIFAR10.models['rmt'].curve.values()]
-  printed.append(f'{paper.CIFAR10.models["rmt"].test:.2f}')
-  assert last.strip('| ').split(' | ')[-len(printed) :] == printed
-  for name, row in zip(names, rows, strict=True):
-    run = results.read(ROOT / 'results' / f'{name}.json')
-    model, rate = run.config.model, run.config.optimizer.learning_rate
-    figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_score]
-    cells = [
-        tables.NOTHING if figure is None else f'{100 * figure:.2f}'
-        for figure in figures
-    ]
-    reading, printed_rate, start, *printed = row.strip('| ').split(' | ')
-    recipe = recipe_files.load(f'cifar10_rmt{reading.strip("`")}', [])
-    assert recipe.augment == run.config.augment
-    assert (float(printed_rate), start) == (rate, model.linear_start)
-    assert printed == cells
-
-
-def test_tiny_imagenet_ablations_and_digits(recorded, page):
-  found = {
-      (one.config.data.name, one.config.num_epochs): one
-      for one in recorded
-      if not one.benchmark
-  }
-  assert tables.curves(found['tiny_imagenet_100', 4]) in page
-  changes = tables.ablate(found['cifar10', 2], 'retention')
-  assert [one.change.n for one in changes] == [3] * 4
-  assert tables.ablation_table('retention', changes) in page
-  digits = found['digits', 12].variants.values()
-  cells = [tables.average(runs, lambda run: run.test_score) for runs in digits]
-  shares = ' | '.join(f'{cell.mean:.2%}' for cell in cells)
-  assert shares.replace('%', ' %') in page
-
-
-def _best(name, run):
-  return run.summary['best'][name]
-
-
-def _sized(model, size):
-  """Returns a cost that has only the parameters: operations take long."""
-  params = deep_shapes.variable_shapes(model, (*size, 3))['params']
-  return types.SimpleNamespace(parameters=parameter_counts.size(params))
-
-
-def test_camvid(monkeypatch):
-  monkeypatch.setattr(results.cost, 'count', _sized)
-  text = (ROOT / 'docs' / 'segmentation.md').read_text()
-  records, _ = results.gather([ROOT / 'results' / 'camvid'])
-  (setting,), _ = results.group(records)
-  assert [len(runs) for runs in setting.variants.values()] == [2] * 4
-  assert tables.curves(setting) in text
-  assert tables.classes(setting) in text
-  for label, runs in setting.variants.items():
-    cells = [f'{runs[0].cost.parameters:,}']
-    scores = 'mean_iou', 'pixel_accuracy'
-    for split, name in itertools.product(('val', 'test'), scores):
-      figure = functools.partial(_best, f'{split}_{name}')
-      cells.append(tables.percent(tables.average(runs, figure)))
-    assert f'| {" | ".join(cells)} |' in text, label
-  path = ROOT / 'results' / 'camvid' / 'stored_labels.json'
-  stored = json.loads(path.read_text())
-  for name in ('rmt', 'retention', 'swat', 'conv'):
-    runs = [stored[f'{name}_s{seed}'] for seed in (0, 1)]
-    cells = [
-        tables.percent(mean(run[split][score] for run in runs))
-        for split, score in itertools.product(('val', 'test'), scores)
-    ]
-    assert f'| {" | ".join(cells)} |' in text, name
-
-
-def test_of_many_fields_that_differ_data_set_and_seed_are_shown(recorded):
-  runs = [run for setting in recorded for run in setting.runs]
-  head = tables.all_runs(runs).splitlines()[0]
-  assert head.startswith('| | run | model | `data.name` | `seed` | progress |')
 
 
 # Runs that are made up.
@@ -630,6 +347,13 @@ def test_all_runs_shows_what_differs(write, tmp_path):
       f'| [1] | `{folder}/0` | {label} | (1, 1, 1, 1) | 0.001 | {scores}',
       f'| [2] | `{folder}/1` | {label} | (1, 1, 2, 1) | 0.0001 | {scores}',
   ]
+
+
+def test_of_many_fields_that_differ_data_set_and_seed_are_shown():
+  recorded, _ = results.group(results.gather([ROOT / 'results'])[0])
+  runs = [run for setting in recorded for run in setting.runs]
+  head = tables.all_runs(runs).splitlines()[0]
+  assert head.startswith('| | run | model | `data.name` | `seed` | progress |')
 
 
 def _lines(figure):
