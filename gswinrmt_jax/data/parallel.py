@@ -44,12 +44,13 @@ def with_bar(
 
 
 class _Log:
-  """Writes the states of a bar to stderr, each in a line."""
+  """Writes the states of a bar to stderr, each in a line, while it can."""
 
   def write(self, text: str) -> None:
     """Writes a state, without the controls that would draw it in place."""
-    if text := text.strip():
-      print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # Its reader is gone, or a disk full.
+      if text := text.strip():
+        print(text, file=sys.stderr, flush=True)
 
   def flush(self) -> None:
     """Does nothing: every line is flushed."""

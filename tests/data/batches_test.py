@@ -483,6 +483,16 @@ def test_a_log_has_a_line_a_minute(monkeypatch, capsys):
   assert lines[-1] == 'check: 24 of 24, 20.00s/img, ETA 00:00'
 
 
+def test_work_goes_on_if_the_reader_of_its_log_is_gone(monkeypatch):
+  stream = mock.Mock()
+  stream.isatty.return_value = False
+  stream.write.side_effect = BrokenPipeError
+  monkeypatch.setattr(parallel, '_MINUTE', 0.0)
+  monkeypatch.setattr('sys.stderr', stream)
+  assert [*parallel.with_bar(range(5), 'check', 5)] == [0, 1, 2, 3, 4]
+  assert stream.write.called
+
+
 def test_short_work_says_nothing_in_a_log(capsys):
   assert [*parallel.with_bar(range(5), 'check', 5)] == [0, 1, 2, 3, 4]
   assert capsys.readouterr().err == ''
