@@ -1,6 +1,6 @@
 """RMT-T, S, B or L on ImageNet-1k, as released.
 
-  gswinrmt prepare imagenet --images DIR  (docs/data.md)
+  gswinrmt prepare imagenet --images DIR  # docs/data.md
   python train.py --config=configs/imagenet_rmt.py:t
 
 The argument is the model: t, s, b or l. Token labels are for s, b and l

@@ -1,6 +1,6 @@
 """Gated-SwinRMT-Retention on Mini-ImageNet at 224x224: Table 2 of the paper.
 
-  gswinrmt prepare mini_imagenet --images DIR  (docs/data.md)
+  gswinrmt prepare mini_imagenet --images DIR  # docs/data.md
   python train.py --config=configs/mini_imagenet_retention.py
 
 40 epochs with batches of 128, AdamW with 5 epochs of warm-up and cosine decay,

@@ -38,6 +38,7 @@ import time
 from typing import Any, NamedTuple
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
@@ -250,7 +251,10 @@ def main() -> None:
   parser.add_argument('--out', type=pathlib.Path, required=True)
   parser.add_argument('--run', choices=_KINDS, default='tiny')
   args = parser.parse_args()
-  files.check_can_write(args.out)
+  try:
+    files.check_can_write(args.out)
+  except UserError as error:
+    parser.error(str(error))
   moments = [
       moment
       for moment in ('uniform', 'write', 'evaluation')

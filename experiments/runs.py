@@ -47,9 +47,8 @@ class Run:
     summary: Contents of `summary.json`; None unless it is of the last epoch.
     class_names: Names of the classes; empty if unknown.
     image_size: Height and width; None if unknown.
-    data: What identifies the names and the order of its records in training
-      and validation, its label maps, and its test split; None for what its
-      record lacks, and if it was not to be tested.
+    data: Checksums of the order of its training and its validation images, its
+      label maps and its test split; None where unknown, or not to be tested.
     latency: Contents of `latency.json`: milliseconds, device, threads, dtype;
       empty if not measured.
     device: Device of the last start; '' if unknown.
@@ -282,9 +281,10 @@ def _read(source):
     data = dataclasses.asdict(datasets.info(config.data.name))
   if summary is not None:
     summary_lib.check(summary, str(source))
-  splits = parts['data'].get('splits', {}) if parts.get('data') else {}
+  known = data or {}
+  splits = known.get('splits', {})
   orders = [splits.get(name, {}).get('order') for name in ('train', 'val')]
-  label_maps = parts['data'].get('label_maps', '') if splits else None
+  label_maps = known.get('label_maps', '') if splits else None
   test_split = config.data.test_split or None
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
   return Run(
@@ -382,8 +382,10 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     with its seed got further.
   """
   found, settings, left_out = [], [], {}
-  runs = sorted(runs, key=_progress, reverse=True)
-  for run in sorted(runs, key=lambda run: run.data.count(None)):
+  # Those whose data are known come first, and of these those that got furthest.
+  for run in sorted(
+      runs, key=lambda r: (-r.data.count(None), *_progress(r)), reverse=True
+  ):
     _members_for(run, found).append(run)
   for _, members in sorted(found, key=lambda one: one[0]):
     variants = {}

@@ -2,7 +2,7 @@
 
 For each stage: the entropy of attention rows in flat and in informative
 windows, the sum of sigmoid weights, the gate and the share that it passes, the
-reach of the decay of a new model and now, and effective ranks
+reach of the decay in a new model and now, and effective ranks
 (docs/analysis.md). Writes analysis_SPLIT_STEP.json and .png for each model into
 its run folder, and prints one table of all models.
 """

@@ -38,8 +38,9 @@ def with_bar(
   if not sys.stderr:
     return items
   if not sys.stderr.isatty():
-    how |= {'file': _Log(), 'bar_format': _LINE, 'miniters': 1, 'leave': False}
-    how |= dict.fromkeys(('mininterval', 'delay'), _MINUTE)
+    how |= {'file': _Log(), 'bar_format': _LINE, 'leave': False}
+    # With `miniters` of its own, tqdm would print every ten seconds.
+    how |= {'mininterval': _MINUTE, 'delay': _MINUTE, 'miniters': 1}
   return tqdm.tqdm(items, title, count, unit=unit, **how)
 
 

@@ -75,7 +75,9 @@ def save_model(
     if np.ndim(value) != 1:
       raise ValueError(f'{name} is {value!r:.80}: must be a list or tuple')
   if isinstance(class_names, str):
-    raise ValueError(f'class_names is {class_names!r:.80}: must be the names')
+    raise ValueError(
+        f'class_names is {class_names!r:.80}: must be a list of names'
+    )
   own = model.head if isinstance(model, detector.Detector) else model
   card = Card(
       name=_nearest_name(model.arch),

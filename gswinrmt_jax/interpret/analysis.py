@@ -189,9 +189,8 @@ def draw(report: dict[str, Any]) -> Any:
         axes.legend(fontsize=7, frameon=False)
     if stage['decay']:
       heads = np.arange(len(stage['decay']['now']['reach']))
-      for when, offset in (('start', -0.2), ('now', 0.2)):
+      for when, label, offset in (('start', 'new', -0.2), ('now', 'now', 0.2)):
         values = np.array(stage['decay'][when]['reach'], float)
-        label = {'start': 'new model'}.get(when, when)
         reach.bar(heads + offset, values, 0.4, label=label)
       reach.set(xlabel='head', ylabel='tokens', xticks=heads)
       reach.margins(y=0.3)  # room for the legend
