@@ -1,4 +1,4 @@
-"""Terminal output: lines, a progress line, elapsed time, durations."""
+"""Terminal output: lines, a progress line, elapsed time, durations, counts."""
 
 from collections.abc import Iterator
 import contextlib
@@ -146,6 +146,11 @@ class Terminal:
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())
       os.close(nowhere)
+
+
+def counted(count: int, one: str, more: str = '') -> str:
+  """Returns '1 object' or '2 objects'; `more` is an irregular plural."""
+  return f'{count:,} {one if count == 1 else more or one + "s"}'
 
 
 def duration(seconds: float) -> str:

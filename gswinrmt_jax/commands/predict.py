@@ -39,7 +39,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.data import collection, image_paths
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.terminal import duration, printable, Terminal
+from gswinrmt_jax.terminal import counted, duration, printable, Terminal
 
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
@@ -168,16 +168,17 @@ def _classify(args, images, weights, terminal):
     _print_json(rows)
   if table:
     _write_table(table, rows, min(top, len(loaded.class_names)))
-    terminal.say(f'predictions of {len(rows):,} images: {table}')
+    terminal.say(f'predictions of {counted(len(rows), "image")}: {table}')
   known = [row for row in rows if 'true_class' in row]
   if known:
     right = sum(
         row['predictions'][0]['name'] == row['true_class'] for row in known
     )
     terminal.say(
-        f'accuracy: {right / len(known):.2%} of {len(known):,} images, by the '
-        'names of their folders; images that it was trained on count, too '
-        '(`gswinrmt evaluate` tests on others)'
+        f'accuracy: {right / len(known):.2%} of '
+        f'{counted(len(known), "image")}, by the names of their folders; '
+        'images that it was trained on count, too (`gswinrmt evaluate` tests '
+        'on others)'
     )
   return len(rows)
 
@@ -229,7 +230,8 @@ def _detect(args, images, weights, terminal):
   files.write_json(folder / _OBJECTS, contents)
   number = len(contents['annotations'])
   terminal.say(
-      f'{number:,} objects of {count:,} images: {folder / _OBJECTS}'
+      f'{counted(number, "object")} of {counted(count, "image")}: '
+      f'{folder / _OBJECTS}'
       + f'; none of at least --least-score {least:g}' * (not number)
   )
   return count

@@ -14,6 +14,7 @@ import PIL.Image
 from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 
 UNDIVIDED = ''  # the split of images that are not divided yet
 _NAMED = 10  # most class names that a report prints
@@ -281,7 +282,7 @@ def headline(
 ) -> str:
   """Returns the first line of reports: numbers of images, and the classes."""
   images = ', '.join(f'{split} {count:,}' for split, count in sizes.items())
-  classes = f'{len(class_names):,} class{"es" * (len(class_names) != 1)}'
+  classes = counted(len(class_names), 'class', 'classes')
   return f'{name}: {images} images of {classes} ({some(class_names)})'
 
 

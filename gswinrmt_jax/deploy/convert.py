@@ -7,7 +7,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import create
-from gswinrmt_jax.terminal import printable, Terminal
+from gswinrmt_jax.terminal import counted, printable, Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
 
@@ -40,7 +40,9 @@ def convert(
   found = rmt_checkpoint.read(source, key=key, full_stages=full_stages)
   card, match = found.card, found.match
   entry = f', entry {found.where}' if found.where else ''
-  head = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  head = 'no head'
+  if card.num_classes:
+    head = counted(card.num_classes, 'class', 'classes')
   if card.dense is not None:
     head = f'{create.TITLES[card.dense["head"]]}, {head}'
   model = factory.describe(card.name, card.fields)

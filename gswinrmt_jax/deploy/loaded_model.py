@@ -13,6 +13,7 @@ import PIL.Image
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 from gswinrmt_jax.weights import load
 
 # A path, the bytes of a file, a PIL image, or pixels from 0 to 255, uint8
@@ -110,8 +111,8 @@ class LoadedDenseModel(LoadedModel):
     self.fit_within = weights.size(image_size)
 
   def __repr__(self) -> str:
-    name = type(self).__name__
-    return f'{name}({self.origin!r}, {len(self.class_names)} classes)'
+    classes = counted(len(self.class_names), 'class', 'classes')
+    return f'{type(self).__name__}({self.origin!r}, {classes})'
 
 
 def is_count(value: object) -> bool:

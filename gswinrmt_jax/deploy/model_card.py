@@ -13,6 +13,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import summary
 from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.terminal import counted
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
@@ -106,7 +107,9 @@ def is_one(path: pathlib.Path) -> bool:
 def _images(card):
   """Says what the model returns, and for which images."""
   size = '{} x {} pixels'.format(*card.image_size)
-  classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  classes = 'no head'
+  if card.num_classes:
+    classes = counted(card.num_classes, 'class', 'classes')
   if card.dense is not None:
     of, trained = 'objects', 'within'
     if card.task == 'segmentation':

@@ -6,6 +6,7 @@ import functools
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +117,10 @@ def from_config(
       num_steps=config.num_steps,
   )
   if not schedule.stop_step:
-    epochs = schedule.stop_after_epochs
+    epochs = counted(schedule.stop_after_epochs, 'epoch')
     raise UserError(
-        f'{num_examples} images in {epochs} epoch{"s" * (epochs != 1)} do not '
-        f'fill one batch of {config.batch_size}: lower config.batch_size'
+        f'{counted(num_examples, "image")} in {epochs} do not fill one batch '
+        f'of {config.batch_size}: lower config.batch_size'
     )
   return schedule
 

@@ -435,13 +435,14 @@ def test_a_folder_is_predicted_into_a_table(
 
 @pytest.mark.parametrize('name', ['all.csv', 'all.json'])
 def test_a_table_may_be_the_first_file_of_its_folder(
-    name, loaded, digits, tmp_path, monkeypatch
+    name, loaded, digits, tmp_path, capsys, monkeypatch
 ):
   monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   table = tmp_path / 'new folder' / 'inner' / name
   call = ['predict', _NAME, str(digits[0][0]), f'--out={table}']
   for _ in range(2):
     assert main.main(call) == 0
+    assert f'predictions of 1 image: {table}' in capsys.readouterr().err
     assert digits[0][0].name in table.read_text()
 
 

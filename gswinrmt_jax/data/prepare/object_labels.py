@@ -20,6 +20,7 @@ from gswinrmt_jax.data.collection import (
 )
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 
 Size = tuple[int, int]  # width and height in pixels
 
@@ -300,11 +301,6 @@ class ObjectLabels(ClassLabels):
       counts = [len(runs) for runs in objects.masks]
       values['run_counts'] = np.array(counts, np.int32)
     return values
-
-
-def counted(count: int, one: str, more: str = '') -> str:
-  """Returns '1 object' or '2 objects'; `more` is an irregular plural."""
-  return f'{count:,} {one if count == 1 else more or one + "s"}'
 
 
 def _digest(objects):
