@@ -47,12 +47,14 @@ _EVERY = {'checkpoint_every_steps': 3}
 
 def install_data(monkeypatch, info, splits):
   """Replaces all data but CIFAR-10's by one set, given its splits' records."""
-  tasks = {'segmentation': segmentation, 'detection': detection}
+  records = {
+      'segmentation': segmentation.SegmentedImages,
+      'detection': detection.AnnotatedImages,
+  }
 
-  def load(_, split, *where, image_size, crop, workers=0, **how):
+  def load(_, split, *where, image_size, training=None, workers=0, **how):
     del where, how
-    decoded = tasks[info.task].Decoded
-    return decoded(splits[split], image_size, crop, workers)
+    return records[info.task](splits[split], image_size, training, workers)
 
   monkeypatch.setattr(datasets, 'load', load)
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)

@@ -50,10 +50,10 @@ def sketch_curves(folder, entries, terminal, summary=None):
     files.write_text(folder / 'curves.png', ' ' * 80_000)
 
 
-def load(name, split, data_dir, *, image_size, crop, **how):
+def load(name, split, data_dir, *, image_size, **how):
   """Returns a split, as `datasets.load` would."""
   source = records.Arrays(SPLITS[split].image, SPLITS[split].label)
-  return records.to_memory(records.Decoded(source, image_size, crop))
+  return records.to_memory(records.Images(source, image_size))
 
 
 def recipe(**changes):

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.records import Arrays, Batch, Decoded
+from gswinrmt_jax.data.records import Arrays, Batch, OnTheFly
 
-_MOST = 2**40  # batches; rounded up, Grain's endless length would overflow
+_ENDLESS = 2**40  # batches of training; no run has as many
 _PART = 64  # most images that a thread decodes at a time
 
-Records = Arrays | Decoded
+Records = Arrays | OnTheFly
 
 
 def train_batches(
@@ -52,7 +52,7 @@ def train_batches(
 
   Yields:
     The record index 'row' int32 [b], and what `gather` of the records or
-    `Decoded.read` returns: usually 'image' uint8 [b h w 3], 'label' int32 [b].
+    `OnTheFly.read` returns: usually 'image' uint8 [b h w 3], 'label' int32 [b].
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
@@ -68,14 +68,11 @@ def train_batches(
     step, place = divmod(index, batch_size)
     return step * batch_size + places[place]
 
-  rows = order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
-  if repeats > 1:
+  order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
 
-    def copy(index, _):
-      epoch, offset = divmod(position(index), count)
-      return order[epoch * count + offset // repeats]
-
-    rows = grain.MapDataset.range(count).repeat().map_with_index(copy)
+  def row_at(index):
+    epoch, offset = divmod(position(index), count)
+    return order[epoch * count + offset // repeats]
 
   def generator(index):
     # Not Grain's `random_map`: these draws are those of earlier versions. The
@@ -85,11 +82,11 @@ def train_batches(
 
   return _stream(
       records,
-      rows,
+      row_at,
+      range(start_step, _ENDLESS),
       batch_size,
       share,
       lambda row: {'row': np.int32(row)},
-      start=start_step,
       generator=generator,
   )
 
@@ -109,19 +106,17 @@ def eval_batches(
   The arguments are those of `train_batches`.
 
   Yields:
-    'mask' float32 [b], and what `gather` of the records or `Decoded.read`
+    'mask' float32 [b], and what `gather` of the records or `OnTheFly.read`
     returns, for rows that are n in the padding.
 
   Raises:
     UserError: If a record cannot be decoded.
   """
-  import grain
-
   count = len(records)
-  rows = grain.MapDataset.range(-(-count // batch_size) * batch_size)
   return _stream(
       records,
-      rows.map(lambda row: min(row, count)),
+      lambda index: min(index, count),
+      range(-(-count // batch_size)),
       batch_size,
       share,
       lambda row: {'mask': np.float32(row < count)},
@@ -130,57 +125,53 @@ def eval_batches(
 
 def _stream(
     records: Records,
-    rows: Any,
+    row_at: Callable[[int], int],
+    steps: range,
     batch_size: int,
     share: tuple[int, int],
     add: Callable[[Any], Batch],
-    *,
-    start: int = 0,
     generator: Callable[[int], np.random.Generator] | None = None,
 ) -> Iterator[Batch]:
-  """Yields batches of the records that `rows`, a data set of Grain, names.
+  """Yields batches of records.
 
   Args:
     records: The records.
-    rows: Rows of the batches of all processes, in order.
+    row_at: Returns the row of a place in the stream of all processes.
+    steps: Indices of the batches; batch s has the places s b to (s + 1) b - 1.
     batch_size: As in `train_batches`.
     share: As in `train_batches`.
     add: Returns what batches have besides the arrays of the records, for a row
       or several.
-    start: Index of the first batch.
-    generator: Returns the random generator of a place in `rows`; None for
-      evaluation.
+    generator: Returns the random generator of a place; None for evaluation.
   """
   import grain
 
   process, processes = share
   size = batch_size // processes
 
-  steps = min(len(rows) // batch_size - start, _MOST)
-
   def first(step):
-    """Returns the place in `rows` where this process's part of a batch is."""
-    return (start + step) * batch_size + process * size
+    """Returns the place where this process's part of a batch begins."""
+    return steps[step] * batch_size + process * size
 
   def gather(step):
     places = range(first(step), first(step) + size)
-    part = np.array([rows[place] for place in places], np.int32)
+    part = np.array([*map(row_at, places)], np.int32)
     return {**records.gather(part), **add(part)}
 
   def read(index):
     step, offset = divmod(index, size)
     place = first(step) + offset
     rng = generator(place) if generator and records.is_random else None
-    row = rows[place]
+    row = row_at(place)
     return {**records.read(row, rng), **add(row)}
 
-  if not isinstance(records, Decoded):
+  if not isinstance(records, OnTheFly):
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
-    found = grain.MapDataset.range(steps).map(gather)
+    found = grain.MapDataset.range(len(steps)).map(gather)
     return parallel.in_threads(found, threads=1)
 
-  found = grain.MapDataset.range(steps * size).map(read)
+  found = grain.MapDataset.range(len(steps) * size).map(read)
   if generator and records.workers:
     return parallel.in_processes(found.batch(size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records

@@ -79,7 +79,9 @@ def _equal_files(splits):
       )
 
 
-def object_sizes(train: detection.Decoded, smallest: float) -> Iterator[str]:
+def object_sizes(
+    train: detection.AnnotatedImages, smallest: float
+) -> Iterator[str]:
   """Yields a line on the sizes of objects, if any, next to the anchors'.
 
   Args:
@@ -102,7 +104,7 @@ def object_sizes(train: detection.Decoded, smallest: float) -> Iterator[str]:
 
 def too_small(train: Any) -> Iterator[str]:
   """Yields a warning if resizing makes many objects too small to be found."""
-  if not isinstance(train, detection.Decoded):
+  if not isinstance(train, detection.AnnotatedImages):
     return
   stored, resized = (sides.min(1) for sides in train.sides())
   count = int(((resized < _LEAST_SIDE) & (stored >= _LEAST_SIDE)).sum())

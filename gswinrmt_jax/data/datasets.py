@@ -18,10 +18,13 @@ from gswinrmt_jax.data import (
     imagenet,
     prepared,
     records,
+    resizing,
     segmentation,
     sources,
 )
 from gswinrmt_jax.errors import did_you_mean, UserError
+
+Training = resizing.RandomCrop | segmentation.Crop | detection.Training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +77,13 @@ class _Task(NamedTuple):
   Attributes:
     source: Opens a split of a data set in TFDS's format; its `feature` is the
       feature that has the labels.
-    decoded: Makes records of a source.
+    records: Makes records of a source.
     needs: What a data set for it has, for messages.
     least: Smallest number of classes.
   """
 
   source: Callable[[Any, str], sources.Source]
-  decoded: Callable[..., records.Decoded]
+  records: Callable[..., records.OnTheFly]
   needs: str
   least: int = 2
 
@@ -89,18 +92,18 @@ class _Task(NamedTuple):
 _TASKS = {
     'detection': _Task(
         detection.ObjectSource,
-        detection.Decoded,
+        detection.AnnotatedImages,
         'images with boxes (gswinrmt prepare detection NAME)',
         least=1,
     ),
     'segmentation': _Task(
         segmentation.SegmentationSource,
-        segmentation.Decoded,
+        segmentation.SegmentedImages,
         'images with label images (gswinrmt prepare segmentation NAME)',
     ),
     'classification': _Task(
         sources.TfdsSource,
-        records.Decoded,
+        records.Images,
         'one class for each image (a folder with a folder for each class)',
     ),
 }
@@ -280,10 +283,11 @@ def load(
     *,
     task: str = 'classification',
     image_size: tuple[int, int] | None = None,
-    crop: Any = None,
+    training: Training | None = None,
+    eval_crop: float = 0.0,
     storage: str = 'memory',
     workers: int = 0,
-) -> records.Arrays | records.Decoded:
+) -> records.Arrays | records.OnTheFly:
   """Returns a split of a data set, in its own order.
 
   Args:
@@ -296,10 +300,11 @@ def load(
       and detection, the maximum long side and the maximum short side: images
       are resized to fit, keeping their aspect ratio. None keeps the stored
       size, which for classification must be the same for all.
-    crop: For classification, side of the centre crop / side of the resized
-      image, as in `pictures.fit`, or a `pictures.RandomCrop`. For training on
-      the other tasks, a `segmentation.Crop` or `detection.Training`; None for
-      evaluation on whole images.
+    training: How the task's records are cropped at random or otherwise prepared
+      for training. For classification, None prepares them as for evaluation,
+      for the other tasks as whole images.
+    eval_crop: For classification without random crops, the `crop` of
+      `resizing.center_crop`.
     storage: 'memory' or 'disk', which decode once, or 'decode', which random
       crops need and other tasks always do. The images are the same. 'disk'
       keeps digits in memory.
@@ -317,12 +322,13 @@ def load(
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
   source = open_source(name, split, data_dir, task)
-  decoded = _TASKS[task].decoded(source, image_size, crop, workers)
+  crop = {'eval_crop': eval_crop} if task == 'classification' else {}
+  images = _TASKS[task].records(source, image_size, training, workers, **crop)
   if storage == 'decode' or task != 'classification':
-    return decoded
+    return images
   if storage == 'disk' and not _is_packaged(name):
-    return decoded_cache.load(decoded)
-  return records.to_memory(decoded)
+    return decoded_cache.load(images)
+  return records.to_memory(images)
 
 
 def open_source(

@@ -25,14 +25,14 @@ import PIL
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import records
-from gswinrmt_jax.data.records import Arrays, Decoded
+from gswinrmt_jax.data.records import Arrays, Images
 from gswinrmt_jax.errors import UserError
 
 _VERSION = 4  # of the decoding and the files; part of the hash
 _INSTEAD = 'or set config.data.storage to memory or decode'
 
 
-def load(decoded: Decoded) -> Arrays:
+def load(images: Images) -> Arrays:
   """Returns the records from their cache; writes the cache if it is missing.
 
   If several processes need a missing cache, one writes it and the others wait.
@@ -41,12 +41,12 @@ def load(decoded: Decoded) -> Arrays:
     UserError: If a record cannot be decoded, the disk is full, or a cache has
       changed since it was written.
   """
-  name = _name(decoded)
-  places, usable = decoded.source.cache_folders(), []
+  name = _name(images)
+  places, usable = images.source.cache_folders(), []
   for place in places:
     try:
       if (place / name).exists():
-        return _open(place / name, decoded)
+        return _open(place / name, images)
       usable.append(place)
     except PermissionError:
       pass  # Another user has written it for nobody else.
@@ -55,23 +55,23 @@ def load(decoded: Decoded) -> Arrays:
     if held:
       files.remove_leftovers(place)
     if not (place / name).exists():
-      _write(place / name, decoded)
-  return _open(place / name, decoded)
+      _write(place / name, images)
+  return _open(place / name, images)
 
 
-def _name(decoded):
+def _name(images):
   """Returns the name of the cache: a readable part and a hash."""
-  height, width, _ = decoded.image_shape
+  height, width, _ = images.image_shape
   depends_on = (
       _VERSION,
       PIL.__version__,  # Its decoders and resampling kernels may change.
-      decoded.source.fingerprint(),
+      images.source.fingerprint(),
       (height, width),
-      decoded.crop,
+      images.eval_crop,
   )
   digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
-  split = ''.join(c if c.isalnum() else '-' for c in decoded.source.split)
-  return f'{split}_{height}x{width}_crop{decoded.crop:.4g}_{digest}'
+  split = ''.join(c if c.isalnum() else '-' for c in images.source.split)
+  return f'{split}_{height}x{width}_crop{images.eval_crop:.4g}_{digest}'
 
 
 def _first_writable(places):
@@ -86,8 +86,8 @@ def _first_writable(places):
   )
 
 
-def _write(folder, decoded):
-  shape = (len(decoded), *decoded.image_shape)
+def _write(folder, images):
+  shape = (len(images), *images.image_shape)
   size = int(np.prod(shape))
   if size > shutil.disk_usage(folder.parent).free:
     raise UserError(
@@ -95,14 +95,14 @@ def _write(folder, decoded):
         f'images: set XDG_CACHE_HOME, {_INSTEAD}'
     )
   print(
-      f'Decoding {shape[0]:,} images of {decoded.source.split!r} once, to '
+      f'Decoding {shape[0]:,} images of {images.source.split!r} once, to '
       f'{folder} ({size / 1e9:.1f} GB).',
       flush=True,
   )
   try:
     with files.replaced(folder) as part:
       part.mkdir()
-      _write_arrays(part, shape, decoded)
+      _write_arrays(part, shape, images)
   except OSError as error:
     if not folder.exists():  # Else a process on another machine was faster.
       raise UserError(
@@ -111,13 +111,13 @@ def _write(folder, decoded):
       ) from error
 
 
-def _write_arrays(folder, shape, decoded):
+def _write_arrays(folder, shape, images):
   labels, sums = [], []
   with (folder / 'image.npy').open('wb') as file:
     np.lib.format.write_array_header_1_0(
         file, {'descr': '|u1', 'fortran_order': False, 'shape': shape}
     )
-    for chunk in records.decode_all(decoded):
+    for chunk in records.decode_all(images):
       file.write(chunk['image'].data)
       sums += map(zlib.crc32, chunk['image'])
       labels.append(chunk['label'])
@@ -128,9 +128,9 @@ def _write_arrays(folder, shape, decoded):
   (folder / 'cache.json').write_text(json.dumps(written))
 
 
-def _open(folder, decoded):
+def _open(folder, images):
   """Memory-maps a cache; verifies everything but the images."""
-  shape = (len(decoded), *decoded.image_shape)
+  shape = (len(images), *images.image_shape)
   try:
     written = json.loads((folder / 'cache.json').read_text())
     image = np.load(folder / 'image.npy', mmap_mode='r')
@@ -147,7 +147,7 @@ def _open(folder, decoded):
     if files.may_be_intact(error):
       raise
     raise _damaged(folder, str(error).split('\n')[0]) from error
-  return Cached(image, label, decoded.source, sums=sums, folder=folder)
+  return Cached(image, label, images.source, sums=sums, folder=folder)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import records, segmentation, sources
+from gswinrmt_jax.data import records, resizing, sources
 from gswinrmt_jax.data.records import Batch
 from gswinrmt_jax.errors import UserError
 
@@ -148,8 +148,8 @@ class Training:
   without_objects: bool = True
 
 
-class Decoded(records.Decoded):
-  """Records for detection that are decoded each time they are read.
+class AnnotatedImages(records.OnTheFly):
+  """Records for detection.
 
   Attributes:
     source: The records as they are stored.
@@ -191,7 +191,9 @@ class Decoded(records.Decoded):
     if training and training.multi_scale:
       sizes = {(image_size[0], image_size[0])}
     else:
-      sizes = {segmentation.fit(size, image_size) for size, _ in self.described}
+      sizes = {
+          resizing.size_within(size, image_size) for size, _ in self.described
+      }
     width, height = (
         -(-side // _STRIDE) * _STRIDE for side in np.max([*sizes], 0)
     )
@@ -226,12 +228,12 @@ class Decoded(records.Decoded):
     for size, objects in self.described:
       boxes = objects.boxes[~objects.crowds]
       stored.append(boxes[:, 2:] - boxes[:, :2])
-      scale = np.divide(segmentation.fit(size, self.image_size), size)
+      scale = np.divide(resizing.size_within(size, self.image_size), size)
       resized.append(stored[-1] * scale)
     return np.concatenate(stored), np.concatenate(resized)
 
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
-    """Decodes a record, as `records.Decoded.read`; adds its row in the source.
+    """Decodes a record, as `OnTheFly.read`; adds its row in the source.
 
     Raises:
       UserError: If the record cannot be decoded; the message names it.
@@ -265,7 +267,7 @@ class Decoded(records.Decoded):
     if how and how.multi_scale:
       view = draw_view(image.size, self.image_size, rng)
     else:
-      view = View(segmentation.fit(image.size, self.image_size))
+      view = View(resizing.size_within(image.size, self.image_size))
     pixels, found = view.pixels(image), {}
     if how:
       found = _truth(label, image.size, view, how.mask_crop)
@@ -308,9 +310,9 @@ class View:
     A crop is resized twice, as in mmdetection: with the image, and by itself.
     """
     if self.crop:
-      cropped = segmentation.resize_image(image, self.whole, self.crop)
+      cropped = resizing.resize(image, self.whole, self.crop)
       image = PIL.Image.fromarray(cropped)
-    return segmentation.resize_image(image, self.size)
+    return resizing.resize(image, self.size)
 
   def window(self, stored: tuple[int, int]) -> np.ndarray:
     """Returns the crop, x0 y0 x1 y1, in pixels of the stored image."""
@@ -341,7 +343,7 @@ def draw_view(
   long, short = within
 
   def fit(size, shares):
-    return segmentation.fit(size, (long, round(short * rng.choice(shares))))
+    return resizing.size_within(size, (long, round(short * rng.choice(shares))))
 
   if rng.random() < 0.5:
     return View(fit(stored, _SHORT_SIDES))

@@ -1,4 +1,4 @@
-"""Decodes images of any format and size; resizes and crops them for a model.
+"""Decodes images of any format to RGB, and label images to classes.
 
 Preparation, training, evaluation and prediction all use this one decoder.
 """
@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import math
 import pathlib
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 VOID = 255  # the label of a pixel that has no class
 MAX_CLASSES = 254  # of pixels
 _UNKNOWN = 254  # marks a value that is neither a class nor void
-_BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 # Where Pillow looks for an orientation.
 _WITH_ORIENTATION = 'exif', 'Raw profile type exif', 'XML:com.adobe.xmp', 'xmp'
 _ORIENTATION = 0x0112  # EXIF tag
@@ -38,8 +36,6 @@ _TURNS = {
     8: PIL.Image.Transpose.ROTATE_90,
 }
 _WHITE = (255, 255, 255, 255)
-_MAX_RATIO = 32  # of an image's sides
-_TRIES = 10  # boxes drawn before falling back to a central one
 _STRIP = 64  # rows converted at a time
 _LOSSY = ('JPEG', 'MPO', 'WEBP')
 # Bits, bytes, palettes, integers.
@@ -54,19 +50,6 @@ class Stored(NamedTuple):
   mode: str
   format: str
   turned: bool  # whether EXIF rotates or mirrors it
-
-
-@dataclasses.dataclass(frozen=True)
-class RandomCrop:
-  """Random crop of an image, to be resized to the model's input size.
-
-  Attributes:
-    scale: Smallest and largest area of the crop / area of the image.
-    ratio: Smallest and largest width / height.
-  """
-
-  scale: tuple[float, float] = (0.08, 1.0)
-  ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
 
 class _RangeError(ValueError):
@@ -350,93 +333,3 @@ def _strips(image):
   for top in range(0, image.height, _STRIP):
     bottom = min(top + _STRIP, image.height)
     yield np.asarray(image.crop((0, top, image.width, bottom)))
-
-
-def fit(
-    image: PIL.Image.Image, size: tuple[int, int], crop: float
-) -> np.ndarray:
-  """Resizes and centre-crops an RGB image, as in evaluation on ImageNet.
-
-  The image is resized (bicubic) so that it just covers `size / crop`, and
-  cropped to its central `size`, (height, width). With a crop of 0, the whole
-  image is resized to `size`, ignoring its aspect ratio.
-
-  Returns:
-    uint8 `[h w 3]`.
-  """
-  height, width = size
-  if not crop:
-    return np.asarray(image.resize((width, height), _BICUBIC))
-  image = _not_too_thin(image)
-  across, down = int(width / crop), int(height / crop)  # as in timm
-  # In integers, rounded down, as in torchvision.
-  if across * image.height >= down * image.width:
-    resized = across, max(down, across * image.height // image.width)
-  else:
-    resized = max(across, down * image.width // image.height), down
-  image = image.resize(resized, _BICUBIC)
-  left = round((image.width - width) / 2)
-  top = round((image.height - height) / 2)
-  return np.asarray(image.crop((left, top, left + width, top + height)))
-
-
-def draw_box(
-    width: int, height: int, how: RandomCrop, rng: np.random.Generator
-) -> tuple[int, int, int, int]:
-  """Draws a box of random area and aspect ratio, as in training GoogLeNet.
-
-      area ~ U(scale) width height,   log ratio ~ U(log ratio)
-      w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
-
-  If the box fits into the image, its position is uniform. If ten boxes do not
-  fit, the result is the largest central box with an allowed ratio. (Szegedy et
-  al. 2014, section 6; as in torchvision's RandomResizedCrop.)
-
-  Returns:
-    Left, top, width and height in pixels.
-  """
-  low, high = (math.log(ratio) for ratio in how.ratio)
-  for _ in range(_TRIES):
-    least, most = how.scale
-    area = width * height * (least + (most - least) * rng.random())
-    ratio = math.exp(low + (high - low) * rng.random())
-    across = round(math.sqrt(area * ratio))
-    down = round(math.sqrt(area / ratio))
-    if 0 < across <= width and 0 < down <= height:
-      top = int((height - down + 1) * rng.random())
-      left = int((width - across + 1) * rng.random())
-      return left, top, across, down
-  ratio = min(max(width / height, how.ratio[0]), how.ratio[1])
-  across = max(1, min(width, round(height * ratio)))
-  down = max(1, min(height, round(width / ratio)))
-  return (width - across) // 2, (height - down) // 2, across, down
-
-
-def random_crop(
-    image: PIL.Image.Image,
-    size: tuple[int, int],
-    how: RandomCrop,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-  """Crops a box of `draw_box`, resized to `size`, (height, width), bicubic.
-
-  Returns:
-    uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
-    the image's sides.
-  """
-  left, top, across, down = draw_box(*image.size, how, rng)
-  # Crop first, so that the filter does not read pixels outside the box.
-  part = image.crop((left, top, left + across, top + down))
-  width, height = image.size
-  box = (top / height, left / width, down / height, across / width)
-  return np.asarray(part.resize(size[::-1], _BICUBIC)), box
-
-
-def _not_too_thin(image):
-  """Cuts the ends off a thin image, which would be enlarged, then discarded."""
-  longest = _MAX_RATIO * min(image.size)
-  if max(image.size) <= longest:
-    return image
-  width, height = (min(extent, longest) for extent in image.size)
-  left, top = (image.width - width) // 2, (image.height - height) // 2
-  return image.crop((left, top, left + width, top + height))

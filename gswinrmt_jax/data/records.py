@@ -1,5 +1,6 @@
-"""Records of a split as arrays, decoded once or at each access."""
+"""Records of a split as arrays, decoded once or each time they are read."""
 
+import abc
 from collections.abc import Iterator
 import contextlib
 import dataclasses
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import parallel, pictures, sources
+from gswinrmt_jax.data import parallel, resizing, sources
 from gswinrmt_jax.data.sources import Source
 from gswinrmt_jax.errors import UserError
 
@@ -79,42 +80,28 @@ class Arrays(Source):
     return sources.checksum([*images, labels])
 
 
-class Decoded:
-  """Records for classification that are decoded each time they are read.
+class OnTheFly(abc.ABC):
+  """Records that are decoded each time they are read.
 
-  Records for another task are a subclass that sets the attributes below and
-  defines `convert`, `blank` and `is_random`, as `segmentation.Decoded` does.
+  There is a subclass for each task. It sets the attributes.
 
   Attributes:
     source: The records as they are stored.
-    size: Height and width in pixels to resize images to; None keeps the stored
-      size, which must be the same for all.
-    crop: As in `pictures.fit`, or a `RandomCrop`, which needs a size.
     workers: Processes that decode training batches; 0 for threads.
-    stored_pixels: Number of pixels of the first image as it is stored.
-    image_shape: Height, width and channels of an image.
+    image_shape: Height, width and channels of an image in a batch.
   """
 
-  def __init__(
-      self,
-      source: Source,
-      size: tuple[int, int] | None = None,
-      crop: float | pictures.RandomCrop | None = None,
-      workers: int = 0,
-  ):
-    self.source, self.size, self.crop = source, size, crop or 0.0
-    self.workers = workers
-    first, _ = source[0]
-    self.stored_pixels = first.height * first.width
-    self.image_shape = (*(size or (first.height, first.width)), 3)
+  source: Source
+  workers: int
+  image_shape: tuple[int, int, int]
 
   def __len__(self) -> int:
     return len(self.source)
 
   @property
+  @abc.abstractmethod
   def is_random(self) -> bool:
     """Whether `read` draws, for which it needs a generator."""
-    return isinstance(self.crop, pictures.RandomCrop)
 
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record; the row n, past the last, is blank.
@@ -125,7 +112,7 @@ class Decoded:
 
     Raises:
       UserError: If the record cannot be decoded, or its image has another size
-        than the first; the message names it.
+        than `image_shape`; the message names it.
     """
     if row == len(self):
       return self.blank()
@@ -137,6 +124,51 @@ class Decoded:
           f'first {first[1]} x {first[0]}: set config.data.image_size'
       )
     return record
+
+  @abc.abstractmethod
+  def convert(
+      self,
+      image: PIL.Image.Image,
+      label: Any,
+      rng: np.random.Generator | None,
+  ) -> Batch:
+    """Returns the arrays of a record, 'image' and what the task needs."""
+
+  @abc.abstractmethod
+  def blank(self) -> Batch:
+    """Returns the arrays of a black image, which fills an evaluation batch."""
+
+
+class Images(OnTheFly):
+  """Records for classification.
+
+  Attributes:
+    size: Height and width in pixels to resize images to; None keeps the stored
+      size, which must be the same for all.
+    training: The random crops for training, which need a size; None for none.
+    eval_crop: The `crop` of `resizing.center_crop`, without random crops.
+    stored_pixels: Number of pixels of the first image as it is stored.
+  """
+
+  def __init__(
+      self,
+      source: Source,
+      size: tuple[int, int] | None = None,
+      training: resizing.RandomCrop | None = None,
+      workers: int = 0,
+      *,
+      eval_crop: float = 0.0,
+  ):
+    self.source, self.size, self.training = source, size, training
+    self.workers, self.eval_crop = workers, eval_crop
+    first, _ = source[0]
+    self.stored_pixels = first.height * first.width
+    self.image_shape = (*(size or (first.height, first.width)), 3)
+
+  @property
+  def is_random(self) -> bool:
+    """Whether images are cropped at random."""
+    return self.training is not None
 
   def convert(
       self,
@@ -151,11 +183,11 @@ class Decoded:
       float32 [4]: top, left, height and width in fractions of the image.
     """
     record = {'label': np.int32(label)}
-    if isinstance(self.crop, pictures.RandomCrop):
-      image, box = pictures.random_crop(image, self.size, self.crop, rng)
+    if self.training:
+      image, box = resizing.random_crop(image, self.size, self.training, rng)
       record['box'] = np.array(box, np.float32)
     elif self.size:
-      image = pictures.fit(image, self.size, self.crop)
+      image = resizing.center_crop(image, self.size, self.eval_crop)
     return {'image': np.asarray(image), **record}
 
   def blank(self) -> Batch:
@@ -163,7 +195,7 @@ class Decoded:
     return {'image': np.zeros(self.image_shape, np.uint8), 'label': np.int32(0)}
 
 
-def to_memory(records: Decoded) -> Arrays:
+def to_memory(records: Images) -> Arrays:
   """Decodes all records once, into memory.
 
   Raises:
@@ -190,13 +222,13 @@ def to_memory(records: Decoded) -> Arrays:
   return arrays
 
 
-def decode_all(records: Decoded) -> Iterator[Batch]:
+def decode_all(records: Images) -> Iterator[Batch]:
   """Yields all records in order, in batches decoded by threads.
 
   In a terminal, a progress bar appears after a second.
 
   Raises:
-    UserError: As in `Decoded.read`.
+    UserError: As in `OnTheFly.read`.
   """
   import grain
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import pictures, records, sources
+from gswinrmt_jax.data import pictures, records, resizing, sources
 from gswinrmt_jax.errors import UserError
 
 MASK = 'segmentation_mask'  # TFDS's feature with the class of each pixel
 
-_BILINEAR = PIL.Image.Resampling.BILINEAR
 _TRIES = 11  # crops drawn; the last is accepted as it is
 _STRIDE = 32  # of the last feature map; a model needs sides of at least this
 
@@ -115,14 +114,14 @@ def has_labels(source: sources.Source) -> bool:
   return any((x != pictures.VOID).any() for _, x in source.described())
 
 
-class Decoded(records.Decoded):
-  """Records for segmentation that are decoded each time they are read.
+class SegmentedImages(records.OnTheFly):
+  """Records for segmentation.
 
   Attributes:
     source: The records as they are stored.
     image_size: Maximum long and maximum short side of resized images, in
       pixels; None keeps their size.
-    crop: The crop for training; None for whole images.
+    training: The crops for training; None for whole images.
     workers: Processes that decode training batches; 0 for threads.
     image_shape: Height, width and channels of an image in a batch. Whole images
       are padded to the largest height and width in the split, at least 32. If
@@ -135,22 +134,22 @@ class Decoded(records.Decoded):
       self,
       source: sources.Source,
       image_size: tuple[int, int] | None = None,
-      crop: Crop | None = None,
+      training: Crop | None = None,
       workers: int = 0,
   ):
-    self.source, self.image_size, self.crop = source, image_size, crop
+    self.source, self.image_size, self.training = source, image_size, training
     self.workers = workers
-    if crop:
-      self.image_shape, self.label_shape = (*crop.size, 3), crop.size
+    if training:
+      self.image_shape, self.label_shape = (*training.size, 3), training.size
       return
     stored = {*source.sizes()}
-    resized = {fit(size, image_size) for size in stored}
+    resized = {resizing.size_within(size, image_size) for size in stored}
     self.image_shape, self.label_shape = (*_around(resized), 3), _around(stored)
 
   @property
   def is_random(self) -> bool:
     """Whether records are cropped at random, for training."""
-    return self.crop is not None
+    return self.training is not None
 
   def convert(
       self,
@@ -166,10 +165,14 @@ class Decoded(records.Decoded):
       labels are not, and 'label_extents' are those of the label. Padding is
       black and has the label `pictures.VOID`, as pixels without a class do.
     """
-    if self.crop:
-      pixels, label = draw(image, label, self.image_size, self.crop, rng)
+    if self.training:
+      pixels, label = random_crop(
+          image, label, self.image_size, self.training, rng
+      )
     else:
-      pixels = resize_image(image, fit(image.size, self.image_size))
+      pixels = resizing.resize(
+          image, resizing.size_within(image.size, self.image_size)
+      )
     return self._padded(pixels, label, pictures.VOID)
 
   def blank(self) -> records.Batch:
@@ -185,7 +188,7 @@ class Decoded(records.Decoded):
         'label': np.full(self.label_shape, fill, np.uint8),
         'extents': np.array(image.shape[:2], np.int32),
     }
-    if self.image_size and not self.crop:
+    if self.image_size and not self.training:
       record['label_extents'] = np.array(label.shape, np.int32)
     for name, array in (('image', image), ('label', label)):
       height, width = array.shape[:2]
@@ -201,49 +204,6 @@ def _around(sizes):
   return height, width
 
 
-def fit(
-    size: tuple[int, int],
-    within: tuple[int, int] | None,
-    factor: float = 1.0,
-) -> tuple[int, int]:
-  """Returns the width and height that an image of `size` is resized to.
-
-      s = min(long / max(w, h), short / min(w, h)),  w' = floor(s w + 1/2)
-
-  `within` is the maximum long side and the maximum short side, which are
-  multiplied by `factor` and rounded down. Without it, s is the factor.
-  """
-  scale = factor
-  if within:
-    long, short = (int(side * factor) for side in within)
-    scale = min(long / max(size), short / min(size))
-  width, height = (max(1, int(side * scale + 0.5)) for side in size)
-  return width, height
-
-
-def resize_image(
-    image: PIL.Image.Image,
-    size: tuple[int, int],
-    box: tuple[int, int, int, int] | None = None,
-) -> np.ndarray:
-  """Resizes an image (bilinear) to a width and height.
-
-  Returns:
-    uint8 `[y x 3]`; with a box (left, top, right, bottom) in the resized image,
-    only that part of it is computed.
-  """
-  left, top, right, bottom = box or (0, 0, *size)
-  (width, height), (across, down) = image.size, size
-  source = (
-      left * width / across,
-      top * height / down,
-      right * width / across,
-      bottom * height / down,
-  )
-  shape = (right - left, bottom - top)
-  return np.asarray(image.resize(shape, _BILINEAR, source))
-
-
 def resize_label(label: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Resizes a label `[h w]` to a width and height, without interpolation.
 
@@ -256,7 +216,7 @@ def resize_label(label: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   return label[np.ix_(rows, columns)]
 
 
-def draw(
+def random_crop(
     image: PIL.Image.Image,
     label: np.ndarray,
     image_size: tuple[int, int] | None,
@@ -267,13 +227,15 @@ def draw(
 
   Crops are redrawn while one class has too large a share of the pixels; after
   ten such crops, the next is accepted as it is. `image_size` is `within` of
-  `fit`.
+  `resizing.size_within`.
 
   Returns:
     uint8 `[y x 3]` and `[y x]`, at most of the crop's size.
   """
   low, high = crop.scale
-  size = fit(image.size, image_size, low + (high - low) * rng.random())
+  size = resizing.size_within(
+      image.size, image_size, low + (high - low) * rng.random()
+  )
   whole = resize_label(label, size)
   for _ in range(_TRIES):
     left, top, right, bottom = box = _draw_box(size, crop.size, rng)
@@ -281,7 +243,7 @@ def draw(
     limit = crop.max_class_share
     if limit >= 1 or largest_share(label) < limit:
       break
-  image = resize_image(image, size, box)
+  image = resizing.resize(image, size, box)
   if crop.flip and rng.random() < 0.5:
     image, label = image[:, ::-1], label[:, ::-1]
   return image, label

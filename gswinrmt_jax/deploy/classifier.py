@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Float32, UInt8
 import numpy as np
 from scipy import special
 
-from gswinrmt_jax.data import pictures
+from gswinrmt_jax.data import resizing
 from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.deploy.loaded_model import Image, LoadedModel, PixelModel
 from gswinrmt_jax.errors import UserError
@@ -271,7 +271,7 @@ class LoadedClassifier(LoadedModel):
     )
 
   def _fit(self, image):
-    return pictures.fit(image, self.image_size, self._crop)
+    return resizing.center_crop(image, self.image_size, self._crop)
 
   def _check_has_classes(self):
     if not self.card.num_classes:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax.data import segmentation
+from gswinrmt_jax.data import resizing
 from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.deploy.detections import ObjectDetections
 from gswinrmt_jax.deploy.loaded_model import Image, LoadedDenseModel
@@ -88,8 +88,8 @@ class LoadedDetector(LoadedDenseModel):
     )
 
   def _objects(self, name, image, least_score):
-    size = segmentation.fit(image.size, self.fit_within)
-    pixels = segmentation.resize_image(image, size)
+    size = resizing.size_within(image.size, self.fit_within)
+    pixels = resizing.resize(image, size)
     down, across = pixels.shape[:2]
     canvas = self._canvas(down, across)
     rest = (0, canvas[0] - down), (0, canvas[1] - across), (0, 0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.data import segmentation
+from gswinrmt_jax.data import resizing
 from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.deploy.loaded_model import Image, LoadedDenseModel
 from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
@@ -85,8 +85,8 @@ class LoadedSegmenter(LoadedDenseModel):
     )
 
   def _segment(self, image, name):
-    size = segmentation.fit(image.size, self.fit_within)
-    pixels = segmentation.resize_image(image, size)
+    size = resizing.size_within(image.size, self.fit_within)
+    pixels = resizing.resize(image, size)
     width, height = image.size
     # Images whose sides round up to the same sizes share a compiled program.
     rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]

@@ -50,7 +50,7 @@ def batch_outputs(
 class Collector:
   """The detections of a split, in pixels of the images as they are stored."""
 
-  def __init__(self, records: detection.Decoded, num_classes: int):
+  def __init__(self, records: detection.AnnotatedImages, num_classes: int):
     """Starts without detections.
 
     Args:

@@ -161,7 +161,7 @@ def _open_records(weights, name, taken, data_dir, size):
       data_dir,
       task=weights.task,
       image_size=size,
-      crop=weights.card.crop_at(size) if classifies else None,
+      eval_crop=weights.card.crop_at(size) if classifies else 0.0,
       storage='decode',  # Each image is needed only once.
   )
   if weights.task == 'segmentation':

@@ -81,7 +81,7 @@ def analyze_runs(
     records = datasets.load(
         *named,
         image_size=size,
-        crop=weights.card.crop_at(size),
+        eval_crop=weights.card.crop_at(size),
         storage='decode',
     )
     ready[path.resolve()] = path, weights, model, named[:2], records

@@ -42,7 +42,8 @@ class ImageSpec:
 
   Attributes:
     info: The data set, with the image size that the model sees.
-    crop: Share of the resized image that evaluation keeps, see `pictures.fit`.
+    crop: Share of the resized image that evaluation keeps, see
+      `resizing.center_crop`.
     splits: Identities of 'train', 'val' and any 'test'; empty in old runs.
     maps: Checksum of the label maps used in training; '' if none.
   """

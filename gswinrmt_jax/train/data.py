@@ -15,7 +15,7 @@ from gswinrmt_jax.data import (
     class_folders,
     datasets,
     detection,
-    pictures,
+    resizing,
     segmentation,
     token_labels,
 )
@@ -185,7 +185,7 @@ def load_train(config: ml_collections.ConfigDict) -> Records:
   match recipes.task(config):
     case 'detection':
       masks = config.detector.head in ('mask', 'cascade')
-      how = detection.Training(
+      training = detection.Training(
           flip=augment.flip,
           flip_vertical=augment.flip_vertical,
           multi_scale=augment.multi_scale,
@@ -193,27 +193,25 @@ def load_train(config: ml_collections.ConfigDict) -> Records:
           without_objects=data.without_objects,
       )
     case 'segmentation':
-      how = segmentation.Crop(
+      training = segmentation.Crop(
           data.crop_size,
           scale=augment.resize,
           max_class_share=augment.max_class_share,
           flip=augment.flip,
       )
     case _:
-      how = 0.0
+      training = None
       if data.train_crop == 'random_resized':
-        how = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
-  return _load(config, data.train_split, how)
+        training = resizing.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, training=training)
 
 
 def load_eval(config: ml_collections.ConfigDict, split: str) -> Records:
   """Returns the records of a split, prepared as configured for evaluation."""
-  classifies = recipes.task(config) == 'classification'
-  return _load(config, split, config.data.eval_crop if classifies else None)
+  return _load(config, split, eval_crop=config.data.eval_crop)
 
 
-def _load(config, split, how):
-  """Returns the records of a split; `how` is the crop or the training."""
+def _load(config, split, **how):
   data, task = config.data, recipes.task(config)
   size = data.fit_within
   if task == 'classification':
@@ -224,9 +222,9 @@ def _load(config, split, how):
       data.dir,
       task=task,
       image_size=size if all(size) else None,
-      crop=how,
       storage=data.storage,
       workers=data.workers,
+      **how,
   )
 
 

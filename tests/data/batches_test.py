@@ -18,9 +18,9 @@ import processes
 import pytest
 
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, parallel, pictures
+from gswinrmt_jax.data import datasets, parallel, resizing
 from gswinrmt_jax.data import records as records_lib
-from gswinrmt_jax.data.records import Arrays, Decoded
+from gswinrmt_jax.data.records import Arrays, Images
 from gswinrmt_jax.errors import UserError
 
 # The order of Grain 0.2.18; see `test_the_order_is_what_it_always_was`.
@@ -50,7 +50,7 @@ def noise(count=9):
 
 
 def cropped(count=9):
-  return Decoded(noise(count), (6, 5), pictures.RandomCrop())
+  return Images(noise(count), (6, 5), resizing.RandomCrop())
 
 
 def take(count, records, **how):
@@ -78,7 +78,7 @@ def _joined(parts):
     }
 
 
-@pytest.mark.parametrize('of', [lambda arrays: arrays, Decoded])
+@pytest.mark.parametrize('of', [lambda arrays: arrays, Images])
 def test_batches_are_images_with_their_own_labels(of):
   batches = take(6, of(numbered(11)), batch_size=7, seed=3)
   for batch in batches:
@@ -188,7 +188,7 @@ def test_shares_are_the_batch_and_each_record_is_read_once(
     assert sorted(stream[16:36]) == sorted(stream[36:56]) == list(range(20))
 
 
-@pytest.mark.parametrize('of', [lambda arrays: arrays, Decoded])
+@pytest.mark.parametrize('of', [lambda arrays: arrays, Images])
 @pytest.mark.parametrize(
     ('count', 'size'), [(11, 4), (12, 4), (5, 8), (2, 500)]
 )
@@ -226,7 +226,7 @@ def test_a_box_says_what_was_cropped_of_which_record():
     top, left, height, width = np.rint(box * sides).astype(int)
     np.testing.assert_allclose(box * sides, [top, left, height, width], 1e-5)
     picture = noise().image[row, top : top + height, left : left + width]
-    want = pictures.fit(PIL.Image.fromarray(picture), (6, 5), 0.0)
+    want = resizing.center_crop(PIL.Image.fromarray(picture), (6, 5), 0.0)
     np.testing.assert_array_equal(image, want)
 
 
@@ -247,7 +247,7 @@ def test_draws_depend_on_seed_and_position_as_they_always_did():
   for position, box in enumerate(batch['box'], 10):
     key = np.array([3, position], np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key))
-    drawn = pictures.draw_box(40, 30, pictures.RandomCrop(), rng)
+    drawn = resizing.draw_box(40, 30, resizing.RandomCrop(), rng)
     left, top, across, down = drawn
     want = np.float32([top / 30, left / 40, down / 30, across / 40])
     np.testing.assert_array_equal(box, want)
@@ -268,7 +268,7 @@ def _load(root, split='train', **how):
 
 def test_workers_change_nothing_and_a_killed_one_is_one_line(root):
   how = {'batch_size': 4, 'seed': 1, 'repeats': 2, 'start_step': 3}
-  random = {'storage': 'decode', 'crop': pictures.RandomCrop()}
+  random = {'storage': 'decode', 'training': resizing.RandomCrop()}
   alone = take(5, _load(root, **random, workers=0), **how)
   helped = batches_lib.train_batches(_load(root, **random, workers=2), **how)
   with contextlib.closing(helped):
@@ -350,11 +350,13 @@ class _Uneven(Arrays):
 def test_records_are_as_stored_or_fitted_to_a_size(crop):
   source = noise(3)
   size = None if crop is None else (5, 4)
-  decoded = Decoded(source, size, crop)
+  decoded = Images(source, size, eval_crop=crop or 0.0)
   assert decoded.image_shape == (*(size or (30, 40)), 3) and len(decoded) == 3
   for row in range(3):
     picture, label = source[row]
-    want = pictures.fit(picture, size, crop) if size else source.image[row]
+    want = (
+        resizing.center_crop(picture, size, crop) if size else source.image[row]
+    )
     np.testing.assert_array_equal(decoded.read(row)['image'], want)
     assert decoded.read(row)['label'] == label
 
@@ -364,14 +366,14 @@ def test_memory_has_every_record_in_its_place(threads, monkeypatch):
   monkeypatch.setattr(records_lib, '_CHUNK', 4)  # does not divide 19
   monkeypatch.setattr(parallel, 'cores', lambda: threads)
   source = noise(19)
-  arrays = records_lib.to_memory(Decoded(source))
+  arrays = records_lib.to_memory(Images(source))
   assert arrays.source is source and arrays.label.dtype == np.int32
   np.testing.assert_array_equal(arrays.image, source.image)
   np.testing.assert_array_equal(arrays.label, source.label)
 
 
 def test_large_images_are_decoded_in_small_parts(monkeypatch):
-  decoded = Decoded(noise(9))
+  decoded = Images(noise(9))
   size = np.prod(decoded.image_shape)
   for most, sizes in ((4 * size, [4, 4, 1]), (size - 1, [1] * 9)):
     monkeypatch.setattr(records_lib, '_CHUNK_BYTES', int(most))
@@ -383,7 +385,7 @@ def test_all_threads_together_read_two_batches_ahead(monkeypatch):
   monkeypatch.setattr(parallel, 'cores', lambda: 8)
   read = []
 
-  class Noted(Decoded):
+  class Noted(Images):
 
     def read(self, row, rng=None):
       read.append(row)
@@ -398,18 +400,18 @@ def test_all_threads_together_read_two_batches_ahead(monkeypatch):
 
 def test_sizes_that_differ_are_one_line():
   image, label = noise(5).image[:, :6, :8], noise(5).label
-  uneven = Decoded(_Uneven(image, label))
+  uneven = Images(_Uneven(image, label))
   uneven.read(2)
   said = 'record 3 has 9 x 6 pixels, the first 8 x 6: set config.data.image_si'
   for read in (lambda: uneven.read(3), lambda: records_lib.to_memory(uneven)):
     with pytest.raises(UserError, match=said):
       read()
-  fitted = Decoded(_Uneven(image, label), (4, 4))
+  fitted = Images(_Uneven(image, label), (4, 4))
   assert records_lib.to_memory(fitted).image.shape == (5, 4, 4, 3)
 
 
 def test_what_memory_cannot_hold_is_refused(monkeypatch):
-  decoded = Decoded(noise(5))  # of 18,000 bytes
+  decoded = Images(noise(5))  # of 18,000 bytes
   memory = {'SC_PAGE_SIZE': 10, 'SC_PHYS_PAGES': 1799}
   monkeypatch.setattr(os, 'sysconf', memory.get)
   with pytest.raises(UserError, match='5 images of 40 x 30 pixels would take'):
@@ -438,7 +440,7 @@ def test_threads_read_ahead_but_not_all(monkeypatch):
 def test_threads_decode_the_records_of_a_batch(batches, monkeypatch):
   """Evaluation, too, whatever the number of workers."""
   monkeypatch.setattr(parallel, 'cores', lambda: 2)
-  records = Decoded(numbered(16))
+  records = Images(numbered(16))
   want, read = batches(records), records.read
   together = threading.Barrier(2, timeout=20)  # Times out without threads.
   monkeypatch.setattr(
@@ -449,7 +451,7 @@ def test_threads_decode_the_records_of_a_batch(batches, monkeypatch):
 
 
 def test_evaluation_starts_no_processes():
-  batches = batches_lib.eval_batches(Decoded(noise(), workers=2), batch_size=2)
+  batches = batches_lib.eval_batches(Images(noise(), workers=2), batch_size=2)
   next(batches)
   assert not multiprocessing.active_children()
   batches.close()

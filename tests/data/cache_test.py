@@ -34,7 +34,7 @@ def root(written, tmp_path, monkeypatch):
 
 def _decoded(root, split='train', size=(6, 5), crop=0.875):
   source = datasets.open_source('own', split, str(root))
-  return records.Decoded(source, size, crop)
+  return records.Images(source, size, eval_crop=crop)
 
 
 def _plain(root):

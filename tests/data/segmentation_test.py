@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from gswinrmt_jax.data import batches, pictures, segmentation, sources
+from gswinrmt_jax.data import batches, pictures, resizing, segmentation, sources
 from gswinrmt_jax.data.pictures import LabelCoding, VOID
 from gswinrmt_jax.data.segmentation import Crop
 
@@ -63,7 +63,7 @@ def test_label_follows_the_image_through_resizing(axis, side):
   size = (side, 97) if axis else (97, side)
   got = segmentation.resize_label(label, size)
   assert got.shape == size[::-1]
-  _agrees(segmentation.resize_image(image, size), got)
+  _agrees(resizing.resize(image, size), got)
 
 
 @pytest.mark.parametrize('axis', [0, 1])
@@ -73,7 +73,7 @@ def test_label_follows_the_image_through_crops_and_flips(axis):
   rises = []
   for seed in range(8):
     rng = np.random.default_rng(seed)
-    got = segmentation.draw(image, label, None, crop, rng)
+    got = segmentation.random_crop(image, label, None, crop, rng)
     _agrees(*got)
     rises.append(float(got[1][-1, -1]) > float(got[1][0, 0]))
   # Some crops are flipped horizontally, none vertically.
@@ -83,8 +83,8 @@ def test_label_follows_the_image_through_crops_and_flips(axis):
 def test_a_part_is_that_of_the_whole():
   ((image, _),) = _noise((50, 40)).pairs
   image = PIL.Image.fromarray(image)
-  whole = segmentation.resize_image(image, (83, 33))
-  part = segmentation.resize_image(image, (83, 33), (20, 5, 61, 33))
+  whole = resizing.resize(image, (83, 33))
+  part = resizing.resize(image, (83, 33), (20, 5, 61, 33))
   assert np.abs(np.int32(part) - whole[5:33, 20:61]).max() <= 1
 
 
@@ -115,7 +115,7 @@ def test_labels_are_never_interpolated():
     ],
 )
 def test_sizes(size, within, factor, want):
-  assert segmentation.fit(size, within, factor) == want
+  assert resizing.size_within(size, within, factor) == want
 
 
 def test_shares_are_of_the_pixels_that_have_a_class():
@@ -130,7 +130,7 @@ def _shares(label, crop, count=150):
   return np.array(
       [
           segmentation.largest_share(
-              segmentation.draw(image, label, None, crop, rng)[1]
+              segmentation.random_crop(image, label, None, crop, rng)[1]
           )
           for _ in range(count)
       ]
@@ -172,7 +172,7 @@ def test_scales_places_and_flips_cover_their_range():
   crop = Crop((30, 30), (1, 1), max_class_share=1)
   starts = np.array(
       [
-          segmentation.draw(image, label, None, crop, rng)[1][0, 0]
+          segmentation.random_crop(image, label, None, crop, rng)[1][0, 0]
           for _ in range(400)
       ]
   )
@@ -180,22 +180,22 @@ def test_scales_places_and_flips_cover_their_range():
   # Numbers of rows, and a mirror image half of the time.
   tops, flips = set(), 0
   for _ in range(400):
-    _, rows = segmentation.draw(image, label.T, None, crop, rng)
+    _, rows = segmentation.random_crop(image, label.T, None, crop, rng)
     tops.add(int(rows[0, 0]))
-    _, columns = segmentation.draw(image, label, None, crop, rng)
+    _, columns = segmentation.random_crop(image, label, None, crop, rng)
     flips += columns[0, 0] > columns[0, -1]
   assert min(tops) == 0 and max(tops) == 70 and 160 < flips < 240
   crop = Crop((8, 8), (0.5, 2), max_class_share=1, flip=False)
   steps = [
-      np.ptp(segmentation.draw(image, label, None, crop, rng)[1][0]) / 7
+      np.ptp(segmentation.random_crop(image, label, None, crop, rng)[1][0]) / 7
       for _ in range(200)
   ]
   assert 0.4 < min(steps) < 0.7 and 1.8 < max(steps) < 2.2
 
 
 def test_a_small_image_is_padded_with_pixels_of_no_class():
-  records = segmentation.Decoded(
-      _noise((30, 20)), crop=Crop((40, 50), (1, 1), flip=False)
+  records = segmentation.SegmentedImages(
+      _noise((30, 20)), training=Crop((40, 50), (1, 1), flip=False)
   )
   assert records.image_shape == (40, 50, 3)
   record = records.read(0, np.random.default_rng(0))
@@ -208,7 +208,7 @@ def test_a_small_image_is_padded_with_pixels_of_no_class():
 
 
 def test_a_crop_is_of_the_image_within_its_bounds():
-  records = segmentation.Decoded(
+  records = segmentation.SegmentedImages(
       _noise((80, 40)), (40, 20), Crop((64, 64), (1, 1), flip=False)
   )
   record = records.read(0, np.random.default_rng(0))
@@ -216,7 +216,7 @@ def test_a_crop_is_of_the_image_within_its_bounds():
 
 
 def test_whole_images_are_padded_to_one_shape():
-  records = segmentation.Decoded(_noise((30, 40), (65, 20), (10, 33)))
+  records = segmentation.SegmentedImages(_noise((30, 40), (65, 20), (10, 33)))
   assert records.image_shape == (64, 96, 3)
   first, last = batches.eval_batches(records, batch_size=2)
   assert first['extents'].tolist() == [[40, 30], [20, 65]]
@@ -233,12 +233,12 @@ def test_whole_images_are_padded_to_one_shape():
 
 
 def test_images_of_one_size_are_not_padded():
-  records = segmentation.Decoded(_noise((33, 40), (33, 40)))
+  records = segmentation.SegmentedImages(_noise((33, 40), (33, 40)))
   assert records.image_shape == (40, 33, 3)
 
 
 def test_images_of_one_size_are_padded_to_the_least_side():
-  records = segmentation.Decoded(_noise((80, 40), (80, 40)), (50, 20))
+  records = segmentation.SegmentedImages(_noise((80, 40), (80, 40)), (50, 20))
   assert records.image_shape == (32, 40, 3)
   record = records.read(0)
   assert record['extents'].tolist() == [20, 40]
@@ -246,7 +246,7 @@ def test_images_of_one_size_are_padded_to_the_least_side():
 
 
 def test_evaluation_within_a_size_keeps_the_labels():
-  records = segmentation.Decoded(_noise((80, 40), (30, 60)), (50, 20))
+  records = segmentation.SegmentedImages(_noise((80, 40), (30, 60)), (50, 20))
   assert records.image_shape == (64, 64, 3) and records.label_shape == (64, 96)
   (batch,) = batches.eval_batches(records, batch_size=3)
   assert batch['extents'].tolist() == [[20, 40], [40, 20], [64, 64]]

@@ -33,17 +33,19 @@ class _Own(sources.Source):
 @pytest.mark.parametrize(
     ('label', 'decoded', 'names'),
     [
-        (_LABELS[0], records.Decoded, {'label'}),
+        (_LABELS[0], records.Images, {'label'}),
         (
             _LABELS[1],
-            lambda own: segmentation.Decoded(
-                own, crop=segmentation.Crop((8, 8))
+            lambda own: segmentation.SegmentedImages(
+                own, training=segmentation.Crop((8, 8))
             ),
             {'label', 'extents'},
         ),
         (
             _LABELS[2],
-            lambda own: detection.Decoded(own, training=detection.Training()),
+            lambda own: detection.AnnotatedImages(
+                own, training=detection.Training()
+            ),
             {'boxes', 'labels', 'valid', 'extents'},
         ),
     ],
@@ -60,12 +62,12 @@ def test_a_source_of_ones_own_gives_batches(label, decoded, names):
 
 
 def test_evaluation_knows_sizes_and_labels():
-  whole = segmentation.Decoded(_Own(_LABELS[1]))
+  whole = segmentation.SegmentedImages(_Own(_LABELS[1]))
   assert whole.image_shape == (32, 32, 3)
   assert segmentation.has_labels(whole.source)
   assert not segmentation.has_labels(_Own(np.full((12, 16), 255, np.uint8)))
   assert detection.has_objects(_Own(_OBJECTS).described())
-  for of in (whole, detection.Decoded(_Own(_OBJECTS))):
+  for of in (whole, detection.AnnotatedImages(_Own(_OBJECTS))):
     (batch,) = batches.eval_batches(of, batch_size=8)
     assert batch['mask'].tolist() == [1] * 6 + [0] * 2
 
@@ -77,6 +79,6 @@ def test_records_are_identified_and_cached(tmp_path, monkeypatch):
     assert own.content_checksum() != changed.content_checksum()
     assert own.order_checksum() != _Own(label, 5).order_checksum()
     assert own.fingerprint() == _Own(label).fingerprint()
-  cached = decoded_cache.load(records.Decoded(_Own(3)))
+  cached = decoded_cache.load(records.Images(_Own(3)))
   np.testing.assert_array_equal(cached.image[:, 0, 0, 0], range(6))
   assert cached.label.tolist() == [3] * 6 and any(tmp_path.rglob('image.npy'))

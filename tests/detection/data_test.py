@@ -40,7 +40,7 @@ def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
   mask = source.images[0][..., 0] > 0
   objects = detection.from_masks([(1, mask)])
   source = detection.Scenes(source.images, [objects])
-  records = detection.Decoded(
+  records = detection.AnnotatedImages(
       source, (30, 20), detection.Training(True, True, mask_crop=16)
   )
   assert records.image_shape == (32, 32, 3)
@@ -69,7 +69,9 @@ def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
 def test_sides_are_scaled_by_their_own_factors():
   """A side of 33 pixels becomes floor(33 / 2 + 1/2) = 17, not 16.5."""
   source = _source((0, 0, 33, 20), size=(33, 40))
-  records = detection.Decoded(source, (20, 20), detection.Training(False))
+  records = detection.AnnotatedImages(
+      source, (20, 20), detection.Training(False)
+  )
   found = records.read(0, _Draws(1, 1))
   assert found['extents'].tolist() == [20, 17]
   np.testing.assert_allclose(found['boxes'][0], [0, 0, 17, 10])
@@ -151,7 +153,7 @@ def test_boxes_of_many_scales_are_where_the_object_is():
   source.images[0][21:36, 25:45] = 0  # its lower left quarter
   mask = source.images[0][..., 0] > 0
   source = detection.Scenes(source.images, [detection.from_masks([(1, mask)])])
-  records = detection.Decoded(
+  records = detection.AnnotatedImages(
       source,
       (133, 80),
       detection.Training(True, True, multi_scale=True, mask_crop=16),
@@ -174,7 +176,9 @@ def test_boxes_of_many_scales_are_where_the_object_is():
     assert 0.7 < white.sum() / (bitmap.mean() * (x1 - x0) * (y1 - y0)) < 1.4
   assert len(sizes) > 40
   with pytest.raises(UserError, match=r'fit_within, which is \(0, 0\)'):
-    detection.Decoded(source, None, detection.Training(multi_scale=True))
+    detection.AnnotatedImages(
+        source, None, detection.Training(multi_scale=True)
+    )
 
 
 def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
@@ -188,7 +192,9 @@ def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
       areas=np.ones(4),
       masks=None,
   )
-  records = detection.Decoded(source, training=detection.Training(False))
+  records = detection.AnnotatedImages(
+      source, training=detection.Training(False)
+  )
   found = records.read(0, _Draws(1, 1))
   assert found['valid'].sum() == 2
   np.testing.assert_array_equal(found['boxes'][:2], boxes[[1, 3]])
@@ -209,7 +215,7 @@ def test_a_warning_counts_the_objects_that_become_too_small():
       areas=np.ones(4),
       masks=None,
   )
-  third = detection.Decoded(source, (30, 20))
+  third = detection.AnnotatedImages(source, (30, 20))
   (line,) = checks.too_small(third)
   assert line.startswith(
       'warning: resizing images to fit 30 x 20 pixels makes 1 of 3 objects of '
@@ -223,15 +229,15 @@ def test_a_warning_counts_the_objects_that_become_too_small():
   assert [*checks.object_sizes(third, 8.0)] == [f'{said}8']
   (line,) = checks.object_sizes(third, 12.0)
   assert line == f'{said}12: consider a lower config.detector.anchor_scale'
-  assert not [*checks.too_small(detection.Decoded(source, (60, 60)))]
-  assert not [*checks.too_small(detection.Decoded(source))]
+  assert not [*checks.too_small(detection.AnnotatedImages(source, (60, 60)))]
+  assert not [*checks.too_small(detection.AnnotatedImages(source))]
 
 
 def test_images_without_objects_may_be_left_out():
   source = tiny_objects.SPLITS['train']
   without = detection.Training(without_objects=False)
-  records = detection.Decoded(source, (72, 64), without)
-  assert len(records) == 8 and len(detection.Decoded(source)) == 10
+  records = detection.AnnotatedImages(source, (72, 64), without)
+  assert len(records) == 8 and len(detection.AnnotatedImages(source)) == 10
   rng = np.random.default_rng(0)
   rows = [int(records.read(row, rng)['row']) for row in range(8)]
   assert rows == [0, 2, 3, 5, 6, 7, 8, 9]
@@ -242,7 +248,7 @@ def test_images_without_objects_may_be_left_out():
 def test_a_head_with_masks_needs_masks():
   source = _source(masks=None)
   with pytest.raises(UserError, match=r'boxes without masks.*head=retina'):
-    detection.Decoded(source, training=detection.Training(mask_crop=28))
+    detection.AnnotatedImages(source, training=detection.Training(mask_crop=28))
 
 
 def test_scores_without_pycocotools_are_refused_at_the_start(monkeypatch):
@@ -278,7 +284,7 @@ def test_a_crop_samples_the_pixels_at_the_centres_of_its_cells():
 
 @pytest.mark.parametrize('multi_scale', [False, True])
 def test_training_draws_each_position_anew_and_the_same_again(multi_scale):
-  records = detection.Decoded(
+  records = detection.AnnotatedImages(
       tiny_objects.SPLITS['train'],
       (72, 64),
       detection.Training(multi_scale=multi_scale),
@@ -326,7 +332,7 @@ def test_workers_draw_what_threads_draw():
   how = detection.Training(True, True, multi_scale=True, mask_crop=14)
   found = []
   for workers in (0, 1):
-    records = detection.Decoded(source, (64, 64), how, workers=workers)
+    records = detection.AnnotatedImages(source, (64, 64), how, workers=workers)
     stream = batches.train_batches(records, batch_size=6, seed=1, start_step=3)
     found.append(next(stream))
     stream.close()

@@ -310,9 +310,9 @@ def test_objects_are_where_exif_shows_them(root, prepare, orientation):
   size, objects = described[row]
   assert size == source[row][0].size == {3: (20, 12), 6: (12, 20)}[orientation]
   np.testing.assert_array_equal(objects.boxes, [[0, 0, *size]])
-  assert detection.Decoded(source).read(row, None)['extents'].tolist() == [
-      *size[::-1]
-  ]
+  assert detection.AnnotatedImages(source).read(row, None)[
+      'extents'
+  ].tolist() == [*size[::-1]]
 
 
 def test_sizes_may_be_text(prepare):

@@ -56,7 +56,7 @@ def _perfect(records, order, limit=5, masks=False):
     yield outputs
 
 
-_RECORDS = data_lib.Decoded(tiny_objects.SPLITS['val'])
+_RECORDS = data_lib.AnnotatedImages(tiny_objects.SPLITS['val'])
 
 
 def _scores(records=_RECORDS, rows=range(7), classes=2, **how):
@@ -99,7 +99,7 @@ def test_all_of_120_objects_are_found():
       np.full(120, 64.0),
   )
   image = np.zeros((100, 120, 3), np.uint8)
-  records = data_lib.Decoded(data_lib.Scenes([image], [objects]))
+  records = data_lib.AnnotatedImages(data_lib.Scenes([image], [objects]))
   assert _scores(records, rows=[0], limit=120)['ap'] == 1
 
 
@@ -112,7 +112,7 @@ def test_crowds_and_areas_are_those_of_the_data():
       np.array([5.0, 7.0]),
   )
   image = np.zeros((100, 100, 3), np.uint8)
-  records = data_lib.Decoded(data_lib.Scenes([image], [objects]))
+  records = data_lib.AnnotatedImages(data_lib.Scenes([image], [objects]))
   (outputs,) = _perfect(records, [0])
   outputs['scores'][0, 1] = 0  # The crowd is not found.
   collector = detection.Collector(records, 2)
@@ -140,7 +140,7 @@ def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
 
 def test_without_detections_and_without_objects():
   assert _scores(rows=[])['ap'] == 0
-  empty = data_lib.Decoded(tiny_objects.scenes(0, [0, 0]))
+  empty = data_lib.AnnotatedImages(tiny_objects.scenes(0, [0, 0]))
   with pytest.raises(UserError, match='have no objects'):
     detection.Collector(empty, 2)
 
@@ -148,7 +148,7 @@ def test_without_detections_and_without_objects():
 def test_masks_are_scored_if_the_objects_have_them():
   scenes = tiny_objects.SPLITS['val']
   objects = [found._replace(masks=None) for found in scenes.objects]
-  records = data_lib.Decoded(data_lib.Scenes(scenes.images, objects))
+  records = data_lib.AnnotatedImages(data_lib.Scenes(scenes.images, objects))
   scores = _scores(records, masks=True)
   assert scores['ap'] == 1 and 'mask_ap' not in scores
 

@@ -14,7 +14,7 @@ import tiny_dense
 import tiny_objects
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.data import detection, segmentation
+from gswinrmt_jax.data import detection, resizing
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import detection as scores_lib
 from gswinrmt_jax.ops.assignment import Truth
@@ -114,11 +114,11 @@ def _by_hand(run):
 
   for row, image in enumerate(source.images):
     height, width = image.shape[:2]
-    across, down = segmentation.fit((width, height), (72, 64))
+    across, down = resizing.size_within((width, height), (72, 64))
     # In one canvas: each bare image would be compiled. `extents_test` compares
     # both.
     pixels = np.zeros((1, 72, 72, 3), np.uint8)
-    pixels[0, :down, :across] = segmentation.resize_image(
+    pixels[0, :down, :across] = resizing.resize(
         PIL.Image.fromarray(image), (across, down)
     )
     extents = np.array([[down, across]], np.int32)
@@ -185,7 +185,9 @@ def test_batches_without_or_full_of_objects_have_finite_gradients(counts):
   source = tiny_objects.scenes(5, counts)
   for objects in source.objects:
     objects.crowds[:] = False
-  records = detection.Decoded(source, training=detection.Training(False))
+  records = detection.AnnotatedImages(
+      source, training=detection.Training(False)
+  )
   assert records.most == 8
   rows = [records.read(row, np.random.default_rng(0)) for row in range(3)]
   batch = jax.tree.map(lambda *x: jnp.stack(x), *rows)

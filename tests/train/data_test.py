@@ -19,6 +19,7 @@ from gswinrmt_jax.data import (
     datasets,
     pictures,
     records,
+    resizing,
     token_labels,
 )
 from gswinrmt_jax.deploy import load
@@ -176,7 +177,7 @@ def test_training_squeezes_and_evaluation_crops(own_root):
 def test_random_crops_are_of_the_training_records_alone(own_root):
   config = _recipe(own_root, **_RANDOM, **{'data.crop_scale': (0.5, 0.6)})
   train = data_lib.load_train(config)
-  assert train.crop == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
+  assert train.training == resizing.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
   assert train.image_shape == (8, 8, 3) and len(train) == 12
   record = train.read(0, np.random.default_rng(0))
   assert {'image', 'label', 'box'} == set(record)
@@ -221,7 +222,7 @@ def test_evaluation_and_prediction_see_what_the_run_saw(
   for file_name, encoded, label in folder_data.examples(7, seed=2):
     path = tmp_path / file_name.replace('/', '_')
     path.write_bytes(encoded)
-    want = pictures.fit(pictures.decode(encoded, ''), (8, 8), 0.8)
+    want = resizing.center_crop(pictures.decode(encoded, ''), (8, 8), 0.8)
     np.testing.assert_array_equal(loaded.pixels(path), want)
     found = loaded.predict(path, 3)
     losses.append(-np.log(found.probabilities[found.labels.index(label)]))
@@ -239,12 +240,12 @@ def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
   quiet = Terminal(io.StringIO())
   larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)
   assert larger['image_size'] == [12, 12] and larger['count'] == 7
-  assert asked[0]['image_size'] == (12, 12) and asked[0]['crop'] == 1.0
+  assert asked[0]['image_size'] == (12, 12) and asked[0]['eval_crop'] == 1.0
 
   path = tmp_path / 'a.jpg'
   path.write_bytes(folder_data.encoded(5, (40, 30)))
   loaded = load.load_model(run, image_size=12)
-  want = pictures.fit(pictures.read(path), (12, 12), 1.0)
+  want = resizing.center_crop(pictures.read(path), (12, 12), 1.0)
   np.testing.assert_array_equal(loaded.pixels(path), want)
 
 

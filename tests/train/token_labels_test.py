@@ -13,7 +13,7 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, records, token_labels
+from gswinrmt_jax.data import datasets, records, resizing, token_labels
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
@@ -141,10 +141,10 @@ def test_tokens_are_told_what_their_pixels_show():
   ramp = np.linspace(0, 255, 64).astype(np.uint8)
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
   image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
-  train = records.Decoded(
+  train = records.Images(
       records.Arrays(image, np.zeros(6, np.int32)),
       (32, 32),
-      pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
+      resizing.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
   index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
   maps = token_labels.TokenLabels(index, np.ones((6, 4, 4, 1), np.float16), '')
