@@ -14,7 +14,11 @@ def variable_shapes(model, image_shape=None):
   """Returns `factory.variable_shapes`, which traces every block."""
   depths = model.arch.depths
   thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
-  shapes = _traced(model.clone(arch=thin), image_shape)
+  if hasattr(model, 'backbone'):
+    thin = model.clone(backbone=model.backbone.clone(arch=thin))
+  else:
+    thin = model.clone(arch=thin)
+  shapes = _traced(thin, image_shape)
   return {kind: _deepened(tree, depths) for kind, tree in shapes.items()}
 
 

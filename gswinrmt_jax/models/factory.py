@@ -63,18 +63,30 @@ def create_model(
     raise ValueError(f'dtype={found} must be {", ".join(DTYPES)} or float64.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
-  if not isinstance(num_classes, numbers.Integral) or num_classes < 0:
-    raise ValueError(f'{num_classes=} must be a whole number, 0 or more.')
+  num_classes = whole('num_classes', num_classes, least=0)
   if num_classes and overrides.get('feature_norm'):
     raise ValueError(
         'feature_norm=True is for backbones without a head: num_classes=0.'
     )
   return backbone.Backbone(
       arch=architecture.Architecture(**resolve(name, overrides)),
-      num_classes=int(num_classes),
+      num_classes=num_classes,
       dtype=found,
       remat=remat,
   )
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+  """Returns a value that must be a whole number; NumPy's are accepted.
+
+  Raises:
+    ValueError: If it is not, or less than `least`; the message names it.
+  """
+  if not isinstance(value, numbers.Integral) or value < least:
+    raise ValueError(
+        f'{name}={value!r} must be a whole number of at least {least}.'
+    )
+  return int(value)
 
 
 def create_dense_backbone(

@@ -76,7 +76,7 @@ def test_recipe_and_card_make_the_same_detector(head, released):
         (
             'detector.channels',
             0,
-            'config.detector.channels=0 must be a whole number above 0',
+            'config.detector.channels=0 must be a whole number of',
         ),
         (
             'detector.anchor_scale',

@@ -377,7 +377,7 @@ def test_any_backbone_and_any_extents(name, head, more):
 def test_computing_in_bfloat16():
   model, variables = _variables('fpn')
   exact = _evaluated('fpn')['b/fpn/logits']
-  half = model.clone(dtype=jnp.bfloat16)
+  half = model.clone(backbone=model.backbone.clone(dtype=jnp.bfloat16))
   run = functools.partial(half.apply, train=False, method='decode')
   logits = jax.jit(run)(variables, seg_heads.maps())
   assert logits.dtype == jnp.float32
@@ -444,7 +444,10 @@ def test_what_has_no_auxiliary_head_says_so():
     [
         ({'head': 'unet'}, "head='unet' is not one of"),
         ({'chanels': 3}, r'no field .chanels. \(did you mean channels\?\)'),
-        ({'num_classes': 0}, 'num_classes=0 must be a whole number above 0'),
+        (
+            {'num_classes': 0},
+            'num_classes=0 must be a whole number of at least 1',
+        ),
         ({'num_classes': 2.5}, 'num_classes=2.5 must be a whole number'),
         ({'channels': 0}, 'channels=0 must be a whole number of at least 1'),
         (

@@ -1,7 +1,6 @@
 """Object detection and instance segmentation: a backbone and a head."""
 
 import dataclasses
-import numbers
 from typing import Any
 
 from flax import linen as nn
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
-from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
+from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes, DetectionHead
 from gswinrmt_jax.models.dense.rcnn import (
     CASCADE_STAGES,
     MASK_STAGES,
@@ -41,24 +40,26 @@ class Detector(nn.Module):
   """A backbone with the head of a detector; built by `create_detector`.
 
   Attributes:
-    arch: The components of the backbone.
-    head: The head.
+    backbone: The backbone, without a head.
+    head: The head, of the backbone's dtype.
     round_extents: Sides of images are rounded up to a multiple of this many
       pixels, by zeros which count as image. 1 makes the padding of a batch have
       no effect. mmdetection pads to 32, so released weights need 32.
-    dtype: Computation dtype. Parameters are float32, logits at least float32.
-    remat: What the backward pass recomputes, see `Backbone`.
   """
 
-  arch: Architecture
-  head: nn.Module
+  backbone: Backbone
+  head: DetectionHead
   round_extents: int = 1
-  dtype: Dtype = jnp.float32
-  remat: str = 'none'
 
-  def setup(self):
-    """Creates the backbone; checkpoints have the names of attributes."""
-    self.backbone = Backbone(self.arch, 0, self.dtype, self.remat)
+  @property
+  def arch(self) -> Architecture:
+    """The components of the backbone."""
+    return self.backbone.arch
+
+  @property
+  def dtype(self) -> Dtype:
+    """Computation dtype; parameters are float32, logits at least float32."""
+    return self.backbone.dtype
 
   def __call__(
       self,
@@ -88,7 +89,7 @@ class Detector(nn.Module):
     Raises:
       ValueError: As `Backbone.features`.
     """
-    sizes, valid, side = extents, extents, self.round_extents
+    side, valid, sizes = self.round_extents, extents, extents
     if extents is None:
       sizes = jnp.tile(jnp.array([x.shape[1:3]]), (x.shape[0], 1))
     elif side > 1:
@@ -104,12 +105,16 @@ class Detector(nn.Module):
 
 
 def head_fields(head: str) -> dict[str, Any]:
-  """Returns what can be chosen about a head in `HEADS`, as released."""
+  """Returns the fields of a head that are numbers, with their released values.
+
+  These can be chosen, except for the number of classes, which has no default.
+  """
   kind, settings = HEADS[head]
-  fields = {field.name: field.default for field in dataclasses.fields(kind)}
-  for own in ('num_classes', 'strides', 'dtype', 'stages', 'parent', 'name'):
-    fields.pop(own, None)
-  return fields | {k: v for k, v in settings.items() if k in fields}
+  fields = {
+      field.name: settings.get(field.name, field.default)
+      for field in dataclasses.fields(kind)
+  }
+  return {k: v for k, v in fields.items() if isinstance(v, int | float)}
 
 
 def create_detector(
@@ -146,21 +151,14 @@ def create_detector(
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
   (kind, settings), own = HEADS[head], head_fields(head)
-  settings = settings | {k: v for k, v in overrides.items() if k in own}
-  counts = {'num_classes': num_classes, 'round_extents': round_extents}
-  counts |= {k: v for k, v in settings.items() if isinstance(own.get(k), int)}
-  for field, value in counts.items():
-    if not isinstance(value, numbers.Integral) or value < 1:
-      raise ValueError(f'{field}={value!r} must be a whole number above 0.')
-  settings |= {k: int(v) for k, v in counts.items() if k in settings}
-  if not settings.get('anchor_scale', 1) > 0:
-    raise ValueError(
-        f'anchor_scale={overrides["anchor_scale"]} must be above 0.'
-    )
-  if not 0 <= settings.get('least_score', 0) < 1:
-    raise ValueError(
-        f'least_score={overrides["least_score"]} must be in [0, 1).'
-    )
+  chosen = own | {k: v for k, v in overrides.items() if k in own}
+  for field, released in own.items():
+    if isinstance(released, int):
+      chosen[field] = factory.whole(field, chosen[field], least=1)
+  if not chosen['anchor_scale'] > 0:
+    raise ValueError(f'anchor_scale={chosen["anchor_scale"]} must be above 0.')
+  if not 0 <= chosen['least_score'] < 1:
+    raise ValueError(f'least_score={chosen["least_score"]} must be in [0, 1).')
   for field in overrides:
     others = [repr(each) for each in HEADS if field in head_fields(each)]
     if others and field not in own:
@@ -172,20 +170,17 @@ def create_detector(
       of_head=own,
       **{k: v for k, v in overrides.items() if k not in own},
   )
-  arch = backbone.arch
-  if arch.stages != 4:
+  if (stages := backbone.arch.stages) != 4:
     raise ValueError(
-        f'{name} has {arch.stages} stages: a detector reads the maps of four.'
+        f'{name} has {stages} stages: a detector reads the maps of four.'
     )
   return Detector(
-      arch=arch,
+      backbone=backbone,
       head=kind(
-          num_classes=int(num_classes),
-          strides=tuple(arch.strides),
+          num_classes=factory.whole('num_classes', num_classes, least=1),
+          strides=backbone.arch.strides,
           dtype=backbone.dtype,
-          **settings,
+          **settings | chosen,
       ),
-      round_extents=int(round_extents),
-      dtype=backbone.dtype,
-      remat=remat,
+      round_extents=factory.whole('round_extents', round_extents, least=1),
   )

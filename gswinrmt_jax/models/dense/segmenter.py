@@ -1,7 +1,6 @@
 """Semantic segmentation: a backbone and a decode head."""
 
 from collections.abc import Sequence
-import numbers
 from typing import Any
 
 from flax import linen as nn
@@ -31,30 +30,25 @@ class Segmenter(nn.Module):
   """A backbone with a decode head; built by `create_segmenter`.
 
   Attributes:
-    arch: The components of the backbone.
+    backbone: The backbone, without a head.
     decoder: A name in `HEADS`.
     num_classes: Number of logits per pixel.
     channels: Channels of the decode head.
     neck_channels: Channels of the neck; 0 for none.
     auxiliary_channels: Channels of the auxiliary head; 0 for none.
     dropout_rate: Probability that training drops a channel before a classifier.
-    dtype: Computation dtype. Parameters are float32, logits at least float32.
-    remat: What the backward pass recomputes, see `Backbone`.
   """
 
-  arch: Architecture
+  backbone: Backbone
   decoder: str
   num_classes: int
   channels: int
   neck_channels: int
   auxiliary_channels: int
   dropout_rate: float = 0.1
-  dtype: Dtype = jnp.float32
-  remat: str = 'none'
 
   def setup(self):
     """Creates the submodules; checkpoints have their attribute names."""
-    self.backbone = Backbone(self.arch, 0, self.dtype, self.remat)
     if self.neck_channels:
       self.neck = FPN(self.neck_channels, self.dtype)
     head = SemanticFPNHead if self.decoder == 'fpn' else UperNetHead
@@ -64,6 +58,16 @@ class Segmenter(nn.Module):
       self.auxiliary_head = FCNHead(
           self.num_classes, self.auxiliary_channels, *settings
       )
+
+  @property
+  def arch(self) -> Architecture:
+    """The components of the backbone."""
+    return self.backbone.arch
+
+  @property
+  def dtype(self) -> Dtype:
+    """Computation dtype; parameters are float32, logits at least float32."""
+    return self.backbone.dtype
 
   def __call__(
       self,
@@ -112,7 +116,7 @@ class Segmenter(nn.Module):
       Logits of the decode head, and of the auxiliary head.
 
     Raises:
-      ValueError: If there is no auxiliary head, too.
+      ValueError: Also if there is no auxiliary head.
     """
     if not self.auxiliary_channels:
       raise ValueError(
@@ -200,8 +204,7 @@ def create_segmenter(
   """
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
-  if not isinstance(num_classes, numbers.Integral) or num_classes < 1:
-    raise ValueError(f'{num_classes=} must be a whole number above 0.')
+  num_classes = factory.whole('num_classes', num_classes, least=1)
   if not 0 <= dropout_rate < 1:
     raise ValueError(f'{dropout_rate=} must be in [0, 1).')
   backbone = factory.create_dense_backbone(
@@ -218,12 +221,10 @@ def create_segmenter(
   }
   widths = HEADS[head] | {k: v for k, v in wanted.items() if v is not None}
   least = {'channels': 1, 'neck_channels': int(head == 'fpn')}
-  for field, width in widths.items():
-    lowest = least.get(field, 0)
-    if not isinstance(width, numbers.Integral) or width < lowest:
-      raise ValueError(
-          f'{field}={width!r} must be a whole number of at least {lowest}.'
-      )
+  widths = {
+      field: factory.whole(field, width, least=least.get(field, 0))
+      for field, width in widths.items()
+  }
   if head == 'uper' and widths['neck_channels']:
     raise ValueError("neck_channels is for head='fpn': UperNet has no neck.")
   if widths['auxiliary_channels'] and backbone.arch.stages < 2:
@@ -232,11 +233,9 @@ def create_segmenter(
         'set auxiliary_channels=0.'
     )
   return Segmenter(
-      arch=backbone.arch,
+      backbone=backbone,
       decoder=head,
-      num_classes=int(num_classes),
-      **{field: int(width) for field, width in widths.items()},
+      num_classes=num_classes,
       dropout_rate=dropout_rate,
-      dtype=backbone.dtype,
-      remat=remat,
+      **widths,
   )
