@@ -10,20 +10,13 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.augment import mix, photometric, token_labels
-from gswinrmt_jax.data import datasets, pictures
+from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import mix
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.models.dense.detector import Detector
-from gswinrmt_jax.ops import assignment, padding
 from gswinrmt_jax.train import detection_losses
-from gswinrmt_jax.train.schedule import Schedule
 
-# (key, batch, number of updates already made)
-#   -> (normalised image, targets of the loss)
-Augmentation = Callable[
-    [jax.Array, Mapping[str, jax.Array], int | jax.Array], tuple[jax.Array, Any]
-]
 # (apply, normalised image, targets, key)
 #   -> (loss, (metrics by name, updated collections))
 # `apply` is the model's in training mode, bound to everything but the image.
@@ -35,6 +28,25 @@ Loss = Callable[
 
 # Choices of `mean_over`, the divisor of the pixel loss.
 MEANS = ('labelled', 'all')
+
+
+def from_config(config: ml_collections.ConfigDict, model: nn.Module) -> Loss:
+  """Returns the loss of a resolved config.
+
+  Its targets are those that the augmentation of the same config makes.
+  """
+  match recipes.task(config):
+    case 'detection':
+      return functools.partial(objects_loss, model=model)
+    case 'segmentation':
+      head = config.segmenter
+      weight = head.auxiliary_channels and head.auxiliary_weight
+      return functools.partial(
+          pixel_loss, mean_over=head.mean_over, auxiliary_weight=weight
+      )
+  if config.token_label_weight:
+    return functools.partial(token_label_loss, weight=config.token_label_weight)
+  return class_loss
 
 
 def class_loss(
@@ -166,109 +178,3 @@ def objects_loss(
   found, updates = apply(image, **targets)
   loss, parts = detection_losses.detection_loss(model, found, targets['truth'])
   return loss, (parts, updates)
-
-
-def augmentation_and_loss(
-    config: ml_collections.ConfigDict,
-    info: datasets.Info,
-    schedule: Schedule,
-    *,
-    model: nn.Module,
-) -> tuple[Augmentation, Loss]:
-  """Returns the augmentation and the loss for the targets that it makes.
-
-  Args:
-    config: A resolved config.
-    info: The data set; its image size is that of the records.
-    schedule: The run's schedule, which says when mixing ends.
-    model: The model.
-
-  Raises:
-    UserError: If token labels cannot be used: an image is not a whole number of
-      tokens.
-  """
-  if config.detector.head:
-    loss = functools.partial(objects_loss, model=model)
-    return functools.partial(_normalize_with_truth, info), loss
-  if config.segmenter.head:
-    return _of_segmenters(
-        config.segmenter, info, distort=config.augment.photometric
-    )
-  if not config.token_label_weight:
-
-    def augmentation(key, batch, step):
-      return augment_lib.augment(
-          key,
-          batch['image'],
-          batch['label'],
-          config.augment,
-          mean=info.mean,
-          std=info.std,
-          num_classes=len(info.class_names),
-          smoothing=config.label_smoothing,
-          mixing=step < schedule.mixed_steps,
-      )
-
-    return augmentation, class_loss
-
-  stride = model.arch.stride
-  token_labels.extents(info.image_size, stride)  # a check
-  loss = functools.partial(token_label_loss, weight=config.token_label_weight)
-  return functools.partial(_augment_with_maps, config, info, stride), loss
-
-
-def _of_segmenters(segmenter, info, distort):
-  """Returns augmentation and loss; decoding has already cropped and flipped."""
-
-  def augmentation(key, batch, step):
-    del step
-    image = batch['image']
-    if distort:
-      how = photometric.draw(key, len(image))
-      image = photometric.distort(image.astype(jnp.float32), how)
-    image = augment_lib.normalize(image, mean=info.mean, std=info.std)
-    # As in mmsegmentation, which pads after distorting and normalising.
-    image = padding.fill(image, batch['extents'])
-    return image, batch['label'].astype(jnp.int32)
-
-  loss = functools.partial(
-      pixel_loss,
-      mean_over=segmenter.mean_over,
-      auxiliary_weight=(
-          segmenter.auxiliary_channels and segmenter.auxiliary_weight
-      ),
-  )
-  return augmentation, loss
-
-
-def _normalize_with_truth(info, key, batch, step):
-  """Returns images and their objects; decoding has already flipped them."""
-  del key, step
-  extents = batch['extents']
-  image = augment_lib.normalize(batch['image'], mean=info.mean, std=info.std)
-  truth = assignment.Truth(
-      batch['boxes'], batch['labels'], batch['valid'], batch.get('bitmaps')
-  )
-  return padding.fill(image, extents), {'extents': extents, 'truth': truth}
-
-
-def _augment_with_maps(config, info, stride, key, batch, step):
-  """Returns augmented images, and targets of images and of their tokens."""
-  del step
-  image, flipped, _ = augment_lib.augment_images(
-      key, batch['image'], config.augment, mean=info.mean, std=info.std
-  )
-  whole = token_labels.spread(
-      batch['map_index'],
-      batch['map_score'],
-      num_classes=len(info.class_names),
-  )
-  # Without boxes, the images are whole.
-  uncut = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (len(image), 1))
-  return image, token_labels.targets(
-      whole,
-      batch.get('box', uncut),
-      flipped,
-      extents=token_labels.extents(image.shape[1:3], stride),
-      smoothing=config.label_smoothing,
-  )

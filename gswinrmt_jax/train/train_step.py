@@ -11,7 +11,8 @@ import optax
 
 from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.train import train_state as state_lib
-from gswinrmt_jax.train.losses import Augmentation, class_loss, Loss
+from gswinrmt_jax.train.augmentation import Augmentation
+from gswinrmt_jax.train.losses import class_loss, Loss
 from gswinrmt_jax.train.train_state import TrainState
 
 Batch = Mapping[str, jax.Array]

@@ -15,6 +15,7 @@ from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import augmentation as augmentation_lib
 from gswinrmt_jax.train import learning_rate, losses, optimizer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
@@ -47,7 +48,7 @@ class Trainer:
   create: jax.stages.Traced
   target: state_lib.TrainState
   train_step: step_lib.TrainStep
-  augmentation: losses.Augmentation
+  augmentation: augmentation_lib.Augmentation
 
   def init_state(self) -> state_lib.TrainState:
     """Returns the state before the first step, on the devices."""
@@ -95,17 +96,14 @@ def build(
   devices = data.devices
   rate = learning_rate.from_config(config.optimizer, schedule)
   tx = optimizer.from_config(config.optimizer, rate)
-  augmentation, loss = losses.augmentation_and_loss(
-      config,
-      data.info,
-      schedule,
-      model=model,
+  augmentation = augmentation_lib.from_config(
+      config, data.info, schedule, model
   )
   train_step = step_lib.make_train_step(
       model,
       tx,
       augmentation,
-      loss,
+      losses.from_config(config, model),
       learning_rate=functools.partial(optimizer.last_learning_rate, rate),
       ema_decay=state_lib.ema_decay_per_step(
           config.ema_decay, config.batch_size

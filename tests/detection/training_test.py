@@ -19,7 +19,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import detection as scores_lib
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import losses, train_loop
+from gswinrmt_jax.train import augmentation, losses, train_loop
 from gswinrmt_jax.weights import load
 
 
@@ -141,9 +141,7 @@ def _by_hand(run):
 
 def test_training_sees_the_normalisation_of_the_data():
   info, key = tiny_objects.INFO, jax.random.key(0)
-  augmentation, _ = losses.augmentation_and_loss(
-      tiny_objects.recipe(), info, None, model=None
-  )
+  augment = augmentation.from_config(tiny_objects.recipe(), info, None, None)
   pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
   batch = {
       'image': jnp.asarray(pixels),
@@ -152,7 +150,7 @@ def test_training_sees_the_normalisation_of_the_data():
       'labels': jnp.zeros((2, 1), jnp.int32),
       'valid': jnp.zeros((2, 1), bool),
   }
-  image, _ = augmentation(key, batch, 0)
+  image, _ = augment(key, batch, 0)
   want = (pixels / 255 - np.array(info.mean)) / np.array(info.std)
   np.testing.assert_allclose(image, want, rtol=1e-5, atol=1e-6)
 

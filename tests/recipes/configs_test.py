@@ -12,7 +12,13 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.data import datasets, imagenet
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import learning_rate, losses, optimizer, schedule
+from gswinrmt_jax.train import (
+    augmentation,
+    learning_rate,
+    losses,
+    optimizer,
+    schedule,
+)
 
 # Recipes that modify their model, and its number of parameters.
 COUNTS = {
@@ -150,9 +156,7 @@ def test_a_segmenter_is_trained_on_pixels(name):
   released = {'ade20k_fpn': 80_000, 'ade20k_uper': 160_000, 'camvid': 2_752}
   assert steps.total_steps == steps.stop_step == released[name.split(':')[0]]
   assert steps.validated_epochs[steps.total_steps] == steps.num_epochs
-  _, loss = losses.augmentation_and_loss(
-      config, _info(config.data.name), steps, model=None
-  )
+  loss = losses.from_config(config, None)
   auxiliary = 0.4 if 'uper' in name else 0
   assert loss.func is losses.pixel_loss
   assert loss.keywords == {
@@ -199,13 +203,9 @@ def test_is_the_named_model(name):
   steps = schedule.from_config(config, SIZES[config.data.name])
   rate = learning_rate.from_config(config.optimizer, steps)
   assert rate(steps.total_steps // 2) > 0
-  arch = types.SimpleNamespace(stride=32)
-  _, loss = losses.augmentation_and_loss(
-      config,
-      _info(config.data.name),
-      steps,
-      model=types.SimpleNamespace(arch=arch),
-  )
+  model = types.SimpleNamespace(arch=types.SimpleNamespace(stride=32))
+  augmentation.from_config(config, _info(config.data.name), steps, model)
+  loss = losses.from_config(config, model)
   assert (loss is not losses.class_loss) == ('token_label' in name)
 
 

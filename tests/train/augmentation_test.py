@@ -8,7 +8,7 @@ import pytest
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import losses
+from gswinrmt_jax.train import augmentation, losses
 from gswinrmt_jax.train import schedule as schedule_lib
 
 
@@ -42,15 +42,15 @@ def test_more_epochs_without_mixing_than_a_run_of_steps_has_are_refused():
 
 def test_the_last_epochs_are_not_mixed():
   config, schedule = _schedule(mix_off_epochs=1)
-  augmentation, _ = losses.augmentation_and_loss(
-      recipes.resolve(config), datasets.info('digits'), schedule, model=None
+  augment = augmentation.from_config(
+      recipes.resolve(config), datasets.info('digits'), schedule, None
   )
   batch = {
       'image': jnp.zeros((4, 8, 8, 3), jnp.uint8),
       'label': jnp.array([0, 1, 2, 3]),
   }
   last = 3 * 1297 // 64  # updates before the last epoch
-  run = jax.jit(lambda step: augmentation(jax.random.key(0), batch, step)[1])
+  run = jax.jit(lambda step: augment(jax.random.key(0), batch, step)[1])
   mixed, plain = run(last - 1), run(last)
   np.testing.assert_array_equal(plain, np.eye(10)[:4])
   assert (mixed != plain).any()

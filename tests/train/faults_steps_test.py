@@ -11,20 +11,20 @@ import tiny_runs
 NAN_AT = """
 import jax.numpy as jnp
 from gswinrmt_jax.data import batches
-from gswinrmt_jax.train import losses
-draw, make = batches.train_batches, losses.augmentation_and_loss
+from gswinrmt_jax.train import augmentation
+draw, make = batches.train_batches, augmentation.from_config
 def marked(*what, start_step, **how):
   drawn = draw(*what, start_step=start_step, **how)
   for step, batch in enumerate(drawn, start_step + 1):
     yield {**batch, 'row': batch['row'] - 99} if step == STEP else batch
-def broken(*what, **how):
-  augment, loss = make(*what, **how)
-  def augmentation(key, batch, step):
+def broken(*what):
+  augment = make(*what)
+  def with_nan(key, batch, step):
     image, targets = augment(key, batch, step)
     return image + jnp.where(batch['row'][0] < 0, jnp.nan, 0.0), targets
-  return augmentation, loss
+  return with_nan
 patch.setattr(batches, 'train_batches', marked)
-patch.setattr(losses, 'augmentation_and_loss', broken)
+patch.setattr(augmentation, 'from_config', broken)
 """
 
 

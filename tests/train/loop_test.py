@@ -22,8 +22,8 @@ from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import augmentation, train_loop, train_step, trainer
 from gswinrmt_jax.train import data as data_lib
-from gswinrmt_jax.train import losses, train_loop, train_step, trainer
 
 pytestmark = pytest.mark.usefixtures(
     'compiled_once', 'usual_kernels', 'tiny_installed'
@@ -282,18 +282,18 @@ def test_few_frames_lie_between_the_command_and_the_update(
 ):
   """From `guard.exits`, which train.py calls, to the body of the update."""
   stacks = []
-  make = losses.augmentation_and_loss
+  make = augmentation.from_config
 
-  def seen(*args, **how):
-    augmentation, loss = make(*args, **how)
+  def seen(*args):
+    made = make(*args)
 
     def augment(key, batch, step):
       stacks.append(_package_frames())
-      return augmentation(key, batch, step)
+      return made(key, batch, step)
 
-    return augment, loss
+    return augment
 
-  monkeypatch.setattr(losses, 'augmentation_and_loss', seen)
+  monkeypatch.setattr(augmentation, 'from_config', seen)
   monkeypatch.setattr(os, '_exit', lambda status: None)
   # The recipe of the other tests, whose programs are already compiled.
   argv = ['--config=digits_retention', f'--workdir={tmp_path / "run"}']

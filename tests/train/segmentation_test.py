@@ -21,8 +21,8 @@ from gswinrmt_jax.deploy import load, segmentation_map, segmenter
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import augmentation
 from gswinrmt_jax.train import data as data_lib
-from gswinrmt_jax.train import losses
 from gswinrmt_jax.weights import load as weights_lib
 
 
@@ -237,13 +237,13 @@ def test_colours_are_pascal_vocs():
 
 def test_padding_of_crops_is_zero_whatever_the_distortion():
   config, info = tiny_segments.recipe(), tiny_segments.INFO
-  augmentation, _ = losses.augmentation_and_loss(config, info, None, model=None)
+  augment = augmentation.from_config(config, info, None, None)
   batch = {
       'image': jnp.full((8, 4, 5, 3), 200, jnp.uint8),
       'label': jnp.full((8, 4, 5), 255, jnp.uint8),  # also inside the image
       'extents': jnp.tile(jnp.array([[3, 2]]), (8, 1)),
   }
-  image, _ = jax.jit(augmentation)(jax.random.key(0), batch, 0)
+  image, _ = jax.jit(augment)(jax.random.key(0), batch, 0)
   assert not image[:, 3:].any() and not image[:, :, 2:].any()
   assert (jnp.abs(image[:, :3, :2]) > 0).all()
   assert jnp.ptp(image[:, 0, 0], axis=0).min() > 0.1  # distorted
@@ -252,14 +252,14 @@ def test_padding_of_crops_is_zero_whatever_the_distortion():
 def test_training_sees_the_normalisation_of_the_data():
   config, info = tiny_segments.recipe(), tiny_segments.INFO
   config.augment.photometric = False
-  augmentation, _ = losses.augmentation_and_loss(config, info, None, model=None)
+  augment = augmentation.from_config(config, info, None, None)
   pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
   batch = {
       'image': jnp.asarray(pixels),
       'label': jnp.zeros((2, 4, 5), jnp.uint8),
       'extents': jnp.array([[4, 5]] * 2),
   }
-  image, _ = augmentation(jax.random.key(0), batch, 0)
+  image, _ = augment(jax.random.key(0), batch, 0)
   want = (pixels / 255 - np.array(info.mean)) / np.array(info.std)
   np.testing.assert_allclose(image, want, rtol=1e-5, atol=1e-6)
 

@@ -18,7 +18,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import losses, schedule, train_loop
+from gswinrmt_jax.train import augmentation, losses, schedule, train_loop
 
 _DIGITS = datasets.info('digits')
 
@@ -29,7 +29,10 @@ def _choose(config, info=_DIGITS):
   steps = schedule.from_config(config, 1000)
   arch = types.SimpleNamespace(stride=config.model.patch_size)
   model = types.SimpleNamespace(arch=arch)
-  return losses.augmentation_and_loss(config, info, steps, model=model)
+  return (
+      augmentation.from_config(config, info, steps, model),
+      losses.from_config(config, model),
+  )
 
 
 def _size(config, info):
@@ -38,17 +41,17 @@ def _size(config, info):
 
 
 def _augmentation(config, info=_DIGITS):
-  augmentation, loss = _choose(config, info)
+  augment, loss = _choose(config, info)
   assert loss is not losses.class_loss
-  return augmentation
+  return augment
 
 
 def test_without_a_weight_all_is_plain():
   plain = _recipe(**{'token_label_weight': 0.0, 'data.label_maps': ''})
-  augmentation, loss = _choose(plain)
+  augment, loss = _choose(plain)
   assert loss is losses.class_loss
   batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
-  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch, 0)
+  _, target = jax.eval_shape(augment, jax.random.key(0), batch, 0)
   assert target.shape == (2, 10)
 
 
@@ -98,14 +101,14 @@ def test_contradictions_are_one_line(changes, said):
 def test_a_size_that_is_known_late_is_refused_too():
   """The data set does not declare the size of its images."""
   unknown = dataclasses.replace(_DIGITS, image_size=(0, 0))
-  augmentation = _augmentation(_recipe(), unknown)
+  augment = _augmentation(_recipe(), unknown)
   index, score = np.zeros((2, 1, 1, 1), 'u2'), np.ones((2, 1, 1, 1), 'f2')
   maps = token_labels.TokenLabels(index, score, '')
   for shape, said in (((16, 20), '20 x 16'), ((20, 16), '16 x 20')):
     batch = {'image': np.zeros((2, *shape, 3), np.uint8)}
     with pytest.raises(UserError, match=f'images of {said} pixels'):
       jax.eval_shape(
-          augmentation,
+          augment,
           jax.random.key(0),
           batch | maps.gather(np.arange(2)),
           0,
