@@ -25,7 +25,7 @@ def normalize(
 ) -> Float32[Array, 'b h w 3']:
   """Returns `(image / 255 - mean) / std`, per channel.
 
-  Pixels are from 0 to 255, also if they are floats.
+  Pixels are from 0 to 255, even if they are floats.
   `mean` and `std` are statistics of the data set's pixels / 255.
   """
   mean = jnp.array(mean, jnp.float32)[None, None, None]

@@ -27,7 +27,7 @@ _SPLITS = {
 _MORE = re.compile(r'[ _-]?(set|(19|20)\d\d)$')
 _SAMPLED = 1000  # about the number of images whose headers a report reads
 # The last result of `read`: when its folders were changed, the images, and why
-# they do not do for training.
+# they are not enough for training.
 _LAST: dict[pathlib.Path, tuple] = {}
 
 
@@ -66,8 +66,8 @@ def find(
   if len(names) < 2:
     hint = ''
     if names and UNDIVIDED in parts:  # Perhaps it is a folder around them.
-      found = len(folders(root / names[0], Counter()))
-      hint = f'; {root / names[0]} has {found}' * (found > 1)
+      inside = len(folders(root / names[0], Counter()))
+      hint = f'; {root / names[0]} has {inside}' * (inside > 1)
     raise UserError(
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
         f'are needed, each with the images of one class{hint}'
@@ -84,9 +84,9 @@ def find(
   for split, part in parts.items():
     for name in classes[split]:
       skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
-      found = list(image_paths.find(root, below, skipped))
+      own_images = list(image_paths.find(root, below, skipped))
       needed = train or split == 'train'
-      if not found and split == first and needed and not pool:
+      if not own_images and split == first and needed and not pool:
         there = collections.listed(skipped)
         only = f', only {there}' * bool(there)
         look = ', or look at the suffixes of its files' * bool(there)
@@ -95,13 +95,14 @@ def find(
             f'{root / below} has no image{use}{only}: move it '
             f'elsewhere{look}'
         )
-      images[split] += [image._replace(label=labels[name]) for image in found]
+      label = labels[name]
+      images[split] += [image._replace(label=label) for image in own_images]
       ignored += skipped
-  found = Collection(root, tuple(names), images, ignored)
-  found.notes += _doubts(root, parts, classes)
+  collection = Collection(root, tuple(names), images, ignored)
+  collection.notes += _doubts(root, parts, classes)
   if extra:
-    found.splits = {UNDIVIDED: found.images}
-  return found
+    collection.splits = {UNDIVIDED: collection.images}
+  return collection
 
 
 def split_folders(
@@ -249,8 +250,8 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
 
   Args:
     root: The folder.
-    train: Whether the images must do for training. Otherwise, train/ may be
-      missing, and images that are too few to divide are all test.
+    train: Whether the images must be enough for training. Otherwise, train/ may
+      be missing, and images that are too few to divide are all test.
 
   Raises:
     UserError: As in `find` and `collection.divide`.
@@ -297,7 +298,7 @@ def _read(root):
   """Reads class folders.
 
   Returns:
-    The images, and why they do not do for training, '' if they do.
+    The images, and why they are not enough for training, '' if they are.
   """
   found = find(root, train=False)
   held_out = 'a tenth of each class, held out at random (seed 0)'

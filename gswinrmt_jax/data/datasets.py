@@ -234,8 +234,8 @@ def own_splits(
   Args:
     name: As in `info`.
     data_dir: As in `info`.
-    train: Whether class folders must do for training. Otherwise, each split
-      that they lack is ''.
+    train: Whether class folders must be enough for training. Otherwise, each
+      split that they lack is ''.
 
   Raises:
     UserError: As in `info`.

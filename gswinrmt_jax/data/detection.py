@@ -333,7 +333,8 @@ def draw_view(
                     then its short side S
 
   where s is the maximum short side. If the long side would exceed its maximum,
-  the image or crop is resized to that instead.
+  the image or crop is resized to that instead, as by mmdetection 2; DETR does
+  not limit an image before its crop.
 
   Args:
     stored: Width and height of the image.
@@ -363,7 +364,7 @@ def _truth(objects, stored, view, mask_crop):
   window = view.window(stored)
   low, high = window[:2], window[2:]
   seen = np.clip(objects.boxes, np.tile(low, 2), np.tile(high, 2))
-  # Smaller objects than a pixel are not trained on either, as in mmdetection.
+  # Objects smaller than a pixel are not trained on either, as in mmdetection.
   large = (objects.boxes[:, 2:] - objects.boxes[:, :2] >= 1).all(1)
   visible = (seen[:, 2:] - seen[:, :2] > _UNSEEN).all(1)
   kept = np.flatnonzero(~objects.crowds & large & visible)

@@ -56,21 +56,28 @@ class Devices:
     return -(-batch_size // self._count) * self._count
 
   def check_batch_size(
-      self, batch_size: int, accumulate_steps: int = 1
+      self, batch_size: int, accumulate_steps: int = 1, *, pairs: bool
   ) -> None:
-    """Checks that a training batch divides into whole pairs of images.
+    """Checks that a training batch divides into equal parts.
 
-    Mixing pairs neighbours. With whole pairs for each device, and for each part
-    of gradient accumulation, no image moves between devices.
+    There is a part for each device and step of gradient accumulation.
+
+    Args:
+      batch_size: Images in a batch.
+      accumulate_steps: As in the config.
+      pairs: Whether each part has whole pairs of neighbours, which mixing
+        needs: then no image moves between devices.
 
     Raises:
       UserError: If it does not.
     """
     parts = self._count * accumulate_steps
-    if parts > 1 and batch_size % (2 * parts):
+    multiple = 2 * parts if pairs and parts > 1 else parts
+    if batch_size % multiple:
       raise UserError(
           f'config.batch_size is {batch_size}: must be a multiple of '
-          f'{2 * parts}, two images for each of {self._count} devices times '
+          f'{multiple}, {"two images" if pairs else "an image"} for each of '
+          f'{self._count} devices times '
           f'config.accumulate_steps={accumulate_steps}'
       )
 

@@ -84,10 +84,10 @@ class Dense(nn.Module):
 
 
 class Conv(nn.Module):
-  """3x3 convolution with zero padding of 1, or one of patches.
+  """3x3 convolution, padded with zeros, or a linear map of patches.
 
   Patches tile the map, zero-padded on the right and at the bottom: the stride
-  is the side of the kernel. So a 1x1 convolution is one of patches, too.
+  is the side of the kernel, as in a 1x1 convolution.
 
   Attributes:
     features: Output channels.
@@ -237,7 +237,7 @@ class BatchNorm(nn.Module):
       if not self.is_initializing():
         count = padding.count(x, extents)
         self._update(running_mean, mean)
-        self._update(running_var, var * (count / (count - (count > 1))))
+        self._update(running_var, var * (count / jnp.maximum(count - 1, 1)))
     return ops.batch_norm(x, mean, var, scale, bias)
 
   def _update(self, running, value):

@@ -69,7 +69,7 @@ class AnchorGrid(NamedTuple):
 
     Args:
       scores: A score of each anchor.
-      limit: Most anchors of a level that are returned.
+      limit: Largest number of anchors to return of a level.
 
     Returns:
       Indices of the anchors, and which of them exist: a level may have fewer

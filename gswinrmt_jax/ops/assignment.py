@@ -62,8 +62,8 @@ def assign(
 
   A box is assigned to the object of its largest IoU, the first of equals. Then
   each object, in order, takes all boxes that have its largest IoU, even from
-  others. Objects that overlap no box, as those of unused rows, take none; in
-  mmdetection 2.11, with `low_quality` of 0, they take all boxes.
+  others. Objects that overlap no box, such as those of unused rows, take none;
+  in mmdetection 2.11, with `low_quality` of 0, they take all boxes.
 
   Args:
     boxes: Anchors or proposals.

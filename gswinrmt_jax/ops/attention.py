@@ -80,7 +80,7 @@ def linear_weights(scores, decay, mask, size):
   of a query's weights, up to its epsilon. RetNet's normalisations of the scores
   are therefore omitted.
   """
-  del size  # Not normalised: the norm of each head follows.
+  del size  # Not normalised: `head_norm` would remove the factor.
   weights = scores if decay is None else scores * jnp.exp(decay)
   return weights if mask is None else jnp.where(mask, weights, 0)
 

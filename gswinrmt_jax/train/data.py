@@ -115,7 +115,11 @@ def open_data(config: ml_collections.ConfigDict, terminal: Terminal) -> Data:
     UserError: If the devices or the data do not suit the config.
   """
   devices = mesh.Devices()
-  devices.check_batch_size(config.batch_size, config.accumulate_steps)
+  devices.check_batch_size(
+      config.batch_size,
+      config.accumulate_steps,
+      pairs=recipes.task(config) == 'classification',
+  )
   info = datasets.info(config.data.name, config.data.dir)
   if config.data.normalization:
     mean, std = datasets.normalization(config.data.normalization)

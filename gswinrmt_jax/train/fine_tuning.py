@@ -16,8 +16,7 @@ from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights.load import Weights
 
 _SHOWN = 8  # most names that a report lists
-# The submodule of a segmenter or detector, and what it is called for freezing.
-_BACKBONE = 'backbone'
+_BACKBONE = 'backbone'  # the submodule of a segmenter or detector
 
 
 def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
@@ -37,7 +36,7 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
   body = {
       name: array.size
       for name, array in new.items()
-      if layerwise.is_frozen(_path(name), _BACKBONE)
+      if layerwise.in_backbone(_path(name))
   }
   share = sum(body[n] for n in body if n not in fresh) / sum(body.values())
   if share < 0.5:

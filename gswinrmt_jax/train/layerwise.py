@@ -14,8 +14,8 @@ import optax
 
 # A value of `config.optimizer.freeze`, and the submodule of a segmenter.
 _BACKBONE = 'backbone'
-# The parts of a classifier before its last linear layers, and of the backbone
-# of a segmenter or detector, in which the norms of feature maps are new.
+# The modules of a backbone. The norms of a dense model's maps are not among
+# them: like the head, they are new.
 _BODY = re.compile(r'stem|stage\d+|down\d+|proj|proj_norm|norm')
 
 
@@ -33,10 +33,16 @@ def is_frozen(names: tuple[str, ...], freeze: str) -> bool:
   if not freeze or not names:
     return False
   if freeze == _BACKBONE:
-    return bool(_BODY.fullmatch(names[0]))
+    return in_backbone(names)
   # `down2` leads from stage 2 to stage 3.
   stage = _number(names[0]) + names[0].startswith('down')
   return names[0] == 'stem' or 0 < stage <= _number(freeze)
+
+
+def in_backbone(names: tuple[str, ...]) -> bool:
+  """Returns whether a module or parameter is not new with the head."""
+  names = names[1:] if names[:1] == (_BACKBONE,) else names
+  return bool(names and _BODY.fullmatch(names[0]))
 
 
 def frozen_mask(params: Any, freeze: str) -> Any:

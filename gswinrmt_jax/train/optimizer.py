@@ -34,8 +34,8 @@ def from_config(
   if optimizer.name == 'muon':
     scales = {'muon': _scale_by_muon(), 'adam': scale}
     scale = optax.partition(scales, _optimizer_names)
-  # Not wrapped in `inject_hyperparams`, which would take the mask for a
-  # schedule and silently turn weight decay off.
+  # Not wrapped in `inject_hyperparams`: its state would be another tree in
+  # checkpoints. `last_learning_rate` computes the rate.
   mask = functools.partial(
       decay_mask, optimizer.decay, layer_scale=optimizer.decay_layer_scale
   )

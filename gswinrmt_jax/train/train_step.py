@@ -142,14 +142,15 @@ def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
 def split_batch(batch: Any, steps: int) -> Any:
   """Splits a batch into parts along a new first axis.
 
-      part[a, 2 p + q] = batch[2 (p steps + a) + q],   q = 0, 1
+      part[a, n p + q] = batch[n (p steps + a) + q],   q = 0 ... n - 1
 
-  Neighbours stay together, since mixing pairs them. Each part takes rows from
-  the whole batch, so that the parts do not depend on the number of devices and
-  no row moves from one device to another.
+  With n = 2, neighbours stay together, since token labelling mixes them inside
+  the model; n = 1 if the batch has no whole pairs for each part. Each part
+  takes rows from the whole batch, so that the parts do not depend on the number
+  of devices and no row moves from one device to another.
 
   Args:
-    batch: Arrays [b ...] with b a multiple of `2 steps`.
+    batch: Arrays [b ...] with b a multiple of `steps`.
     steps: Number of parts.
 
   Returns:
@@ -158,8 +159,9 @@ def split_batch(batch: Any, steps: int) -> Any:
 
   def one(rows):
     count, *rest = rows.shape
-    pairs = rows.reshape(count // (2 * steps), steps, 2, *rest)
-    return pairs.swapaxes(0, 1).reshape(steps, count // steps, *rest)
+    together = 1 if count % (2 * steps) else 2
+    groups = rows.reshape(-1, steps, together, *rest)
+    return groups.swapaxes(0, 1).reshape(steps, count // steps, *rest)
 
   return jax.tree.map(one, batch)
 

@@ -87,7 +87,7 @@ def _trained(system):
         truth,
         train=True,
     )
-    outputs = rcnn.RCNNOutputs(model.assign(found, sizes, truth), stages)
+    outputs = rcnn.RCNNOutputs(model.rpn_targets(found, sizes, truth), stages)
     return outputs, (levels, boxes, scores)
 
   @jax.jit

@@ -42,7 +42,7 @@ def _trained():
   truth = reference.truth()
 
   def predict(model, maps):
-    return _predict(model, maps)[0].assign(truth, retinanet.RULE)
+    return _predict(model, maps)[0].with_targets(truth, retinanet.RULE)
 
   @jax.jit
   def run(params, maps):

@@ -34,15 +34,18 @@ def test_batches_are_placed_and_targets_keep_shape_and_dtype():
 
 def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
   here = mesh.Devices()
-  here.check_batch_size(7)
+  here.check_batch_size(7, pairs=True)
   with pytest.raises(UserError, match=r'batch_size is 6: .* multiple of 4, '):
-    here.check_batch_size(6, accumulate_steps=2)
+    here.check_batch_size(6, accumulate_steps=2, pairs=True)
   monkeypatch.setattr(here, '_count', 3)
-  here.check_batch_size(6)
+  here.check_batch_size(6, pairs=True)
   with pytest.raises(UserError, match=r'batch_size is 9: .* of 3 devices'):
-    here.check_batch_size(9)
+    here.check_batch_size(9, pairs=True)
+  here.check_batch_size(9, pairs=False)
+  with pytest.raises(UserError, match=r'multiple of 6, an image for each of 3'):
+    here.check_batch_size(9, accumulate_steps=2, pairs=False)
   with pytest.raises(UserError, match=r'multiple of 12, .*accumulate_steps=2'):
-    here.check_batch_size(6, accumulate_steps=2)
+    here.check_batch_size(6, accumulate_steps=2, pairs=True)
   assert [here.rounded_up(size) for size in (1, 3, 4)] == [3, 3, 6]
 
 

@@ -34,7 +34,7 @@ class DetectionHead(nn.Module):
     channels: Channels of the pyramid.
     strides: Strides of the four maps of the backbone.
     candidates: Anchors of a level that compete in detection.
-    detections: Most detections of an image.
+    detections: Largest number of detections of an image.
     least_score: Least probability of a detection.
     dtype: Computation dtype.
   """
@@ -78,7 +78,7 @@ class DenseBoxes(NamedTuple):
   valid: Bool[Array, 'b a']
   assigned: Int[Array, 'b a'] | None = None
 
-  def assign(
+  def with_targets(
       self, truth: assignment.Truth, rule: assignment.Rule
   ) -> 'DenseBoxes':
     """Returns the predictions with the objects that anchors have to find."""
@@ -131,7 +131,7 @@ def candidates(
     found: What a head predicts.
     grid: Its anchors.
     sizes: Height and width of each image, in pixels.
-    limit: Most anchors of a level that are returned.
+    limit: Largest number of anchors to return of a level.
   """
 
   def image(logits, deltas, valid, size):

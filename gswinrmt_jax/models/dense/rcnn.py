@@ -166,7 +166,7 @@ class RCNN(DetectionHead):
     stages = self.train_stages(
         levels, extents, boxes, scores > 0, sizes, truth, train=train
     )
-    return RCNNOutputs(self.assign(found, sizes, truth), stages)
+    return RCNNOutputs(self.rpn_targets(found, sizes, truth), stages)
 
   def predict(
       self,
@@ -201,17 +201,17 @@ class RCNN(DetectionHead):
         found, grid, sizes, candidates=candidates, limit=limit
     )
 
-  def assign(
+  def rpn_targets(
       self, found: DenseBoxes, sizes: Int[Array, 'b 2'], truth: Truth
   ) -> DenseBoxes:
-    """Returns what RPN predicts, with the anchors that it is trained on.
+    """Returns what RPN predicts, with the objects that anchors have to find.
 
     In a cascade, anchors that extend beyond the image take no part.
     """
     if self.is_cascade:
       whole = anchors_lib.inside(found.anchors, sizes)
       found = found._replace(valid=found.valid & whole)
-    found = found.assign(truth, rpn_lib.RULE)
+    found = found.with_targets(truth, rpn_lib.RULE)
 
     def draw(assigned, key):
       index, used = assignment.sample(
@@ -263,7 +263,7 @@ class RCNN(DetectionHead):
 
   @property
   def _most_positive(self):
-    """Most boxes of a stage that have an object; they come first."""
+    """Largest number of boxes of a stage with an object; they come first."""
     return max(self.roi_samples // 4, 1)
 
   def _draw(self, truth, boxes, valid, key, rule):

@@ -84,7 +84,7 @@ class RetinaNet(DetectionHead):
     del train  # No layer differs in training.
     found, grid = self.predict(maps, extents)
     if truth is not None:
-      return found.assign(truth, RULE)
+      return found.with_targets(truth, RULE)
     return self.detect(found, grid, sizes)
 
   def predict(
