@@ -107,6 +107,11 @@ def test_a_changed_model_says_so():
       'retention_compact with widths 8 16, depths 1 1, num_heads 1 2, '
       '..., 19,358 parameters'
   )
+  fields |= {'gate': False, 'shift': False}  # The design is never cut.
+  assert factory.describe('retention_compact', fields) == (
+      'retention_compact with gate False, shift False, widths 8 16, '
+      'depths 1 1, num_heads 1 2, ...'
+  )
   assert factory.describe('rmt_t', {'window_size': 7}) == (
       'rmt_t with window_size 7'
   )

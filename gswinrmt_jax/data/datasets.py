@@ -115,16 +115,16 @@ class _BuiltIn(NamedTuple):
   Attributes:
     info: Its properties.
     splits: Its splits or slices for 'train', 'val' and 'test'.
-    open: Opens a split that the package contains; None if the data set has to
-      be prepared.
+    open: Opens a split, in a data directory as in `info`; None if the data set
+      has to be prepared.
   """
 
   info: Info
   splits: Mapping[str, str]
-  open: Callable[[str], sources.Source] | None
+  open: Callable[[str, str], sources.Source] | None
 
 
-def _scenes(split):
+def _scenes(split, _):
   images, found = zip(*digits.read_scenes(split), strict=True)
   return detection.Scenes(images, [*map(detection.from_masks, found)])
 
@@ -134,7 +134,7 @@ _BUILT_IN = {
     'digits': _BuiltIn(
         Info('digits', digits.CLASSES, digits.MEAN, digits.STD, (32, 32)),
         _DIGITS,
-        lambda split: records.Arrays(*digits.read(split)),
+        lambda split, _: records.Arrays(*digits.read(split)),
     ),
     'digit_masks': _BuiltIn(
         Info(
@@ -146,7 +146,7 @@ _BUILT_IN = {
             task='segmentation',
         ),
         _DIGITS,
-        lambda split: records.Arrays(*digits.read_masks(split)),
+        lambda split, _: records.Arrays(*digits.read_masks(split)),
     ),
     'digit_boxes': _BuiltIn(
         Info(
@@ -306,8 +306,8 @@ def load(
     eval_crop: For classification without random crops, the `crop` of
       `resizing.center_crop`.
     storage: 'memory' or 'disk', which decode once, or 'decode', which random
-      crops need and other tasks always do. The images are the same. 'disk'
-      keeps digits in memory.
+      crops need and other tasks always do. The images are the same. Arrays,
+      as of the digits, are kept in memory by 'disk', too.
     workers: Decoding processes if storage is 'decode'; 0 for threads.
 
   Raises:
@@ -322,11 +322,17 @@ def load(
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
   source = open_source(name, split, data_dir, task)
-  crop = {'eval_crop': eval_crop} if task == 'classification' else {}
-  images = _TASKS[task].records(source, image_size, training, workers, **crop)
+  images = _TASKS[task].records(
+      source,
+      image_size,
+      training,
+      workers,
+      len(info(name, data_dir).class_names),
+      **({'eval_crop': eval_crop} if task == 'classification' else {}),
+  )
   if storage == 'decode' or task != 'classification':
     return images
-  if storage == 'disk' and not _is_packaged(name):
+  if storage == 'disk' and not isinstance(source, records.Arrays):
     return decoded_cache.load(images)
   return records.to_memory(images)
 
@@ -343,7 +349,7 @@ def open_source(
   if name in _BUILT_IN:  # Its task is known before it is prepared.
     check_task(name, _BUILT_IN[name].info.task, task)
   if _is_packaged(name):
-    return _BUILT_IN[name].open(split)
+    return _BUILT_IN[name].open(split, data_dir)
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):

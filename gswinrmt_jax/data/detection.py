@@ -173,12 +173,14 @@ class AnnotatedImages(records.OnTheFly):
       image_size: tuple[int, int] | None = None,
       training: Training | None = None,
       workers: int = 0,
+      num_classes: int | None = None,
   ):
     """Reads the objects and sizes of all records, but decodes no image.
 
     Raises:
       UserError: If the model is to be trained on masks and there are none, or
-        at many scales and the size of images is kept.
+        at many scales and the size of images is kept; or if a label is none of
+        the classes.
     """
     if training and training.multi_scale and not image_size:
       raise UserError(
@@ -186,8 +188,10 @@ class AnnotatedImages(records.OnTheFly):
           'config.data.fit_within, which is (0, 0)'
       )
     self.source, self.image_size, self.training = source, image_size, training
-    self.workers = workers
+    self.workers, self.num_classes = workers, num_classes
     self.described = [*source.described()]
+    for row, (_, objects) in enumerate(self.described):
+      records.check_labels(objects.labels, num_classes, source, row)
     if training and training.multi_scale:
       sizes = {(image_size[0], image_size[0])}
     else:

@@ -88,11 +88,13 @@ class OnTheFly(abc.ABC):
   Attributes:
     source: The records as they are stored.
     workers: Processes that decode training batches; 0 for threads.
+    num_classes: Number of classes, to check labels by; None does not.
     image_shape: Height, width and channels of an image in a batch.
   """
 
   source: Source
   workers: int
+  num_classes: int | None
   image_shape: tuple[int, int, int]
 
   def __len__(self) -> int:
@@ -118,6 +120,10 @@ class OnTheFly(abc.ABC):
       return self.blank()
     record = self.convert(*self.source[row], rng)
     shape, first = record['image'].shape, self.image_shape
+    if shape[2:] != first[2:]:
+      raise UserError(
+          f'{self.source.name(row)} is no RGB image: its source must return one'
+      )
     if shape != first:
       raise UserError(
           f'{self.source.name(row)} has {shape[1]} x {shape[0]} pixels, the '
@@ -156,11 +162,13 @@ class Images(OnTheFly):
       size: tuple[int, int] | None = None,
       training: resizing.RandomCrop | None = None,
       workers: int = 0,
+      num_classes: int | None = None,
       *,
       eval_crop: float = 0.0,
   ):
     self.source, self.size, self.training = source, size, training
     self.workers, self.eval_crop = workers, eval_crop
+    self.num_classes = num_classes
     first, _ = source[0]
     self.stored_pixels = first.height * first.width
     self.image_shape = (*(size or (first.height, first.width)), 3)
@@ -169,6 +177,16 @@ class Images(OnTheFly):
   def is_random(self) -> bool:
     """Whether images are cropped at random."""
     return self.training is not None
+
+  def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
+    """Decodes a record, as `OnTheFly.read`.
+
+    Raises:
+      UserError: Also if its label is none of the classes.
+    """
+    record = super().read(row, rng)
+    check_labels(record['label'], self.num_classes, self.source, row)
+    return record
 
   def convert(
       self,
@@ -193,6 +211,24 @@ class Images(OnTheFly):
   def blank(self) -> Batch:
     """Returns the arrays of a black image of label 0."""
     return {'image': np.zeros(self.image_shape, np.uint8), 'label': np.int32(0)}
+
+
+def check_labels(
+    labels: np.ndarray, num_classes: int | None, source: Source, row: int
+) -> None:
+  """Raises UserError if a label of a record is none of the classes.
+
+  A number of None checks nothing. Prepared data and class folders are checked
+  when they are read; a source of one's own may return any label.
+  """
+  if num_classes is None:
+    return
+  wrong = labels[(labels < 0) | (labels >= num_classes)]
+  if wrong.size:
+    raise UserError(
+        f'{source.name(row)} has the label {wrong[0]}: classes are 0 to '
+        f'{num_classes - 1}'
+    )
 
 
 def to_memory(records: Images) -> Arrays:

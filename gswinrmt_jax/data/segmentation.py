@@ -136,9 +136,10 @@ class SegmentedImages(records.OnTheFly):
       image_size: tuple[int, int] | None = None,
       training: Crop | None = None,
       workers: int = 0,
+      num_classes: int | None = None,
   ):
     self.source, self.image_size, self.training = source, image_size, training
-    self.workers = workers
+    self.workers, self.num_classes = workers, num_classes
     if training:
       self.image_shape, self.label_shape = (*training.size, 3), training.size
       return
@@ -150,6 +151,19 @@ class SegmentedImages(records.OnTheFly):
   def is_random(self) -> bool:
     """Whether records are cropped at random, for training."""
     return self.training is not None
+
+  def read(
+      self, row: int, rng: np.random.Generator | None = None
+  ) -> records.Batch:
+    """Decodes a record, as `OnTheFly.read`.
+
+    Raises:
+      UserError: Also if a pixel has a label that is none of the classes.
+    """
+    record = super().read(row, rng)
+    label = record['label'][record['label'] != pictures.VOID]
+    records.check_labels(label, self.num_classes, self.source, row)
+    return record
 
   def convert(
       self,

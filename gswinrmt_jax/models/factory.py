@@ -21,7 +21,7 @@ DTYPES = ('float32', 'bfloat16')
 # the model. Runs and weights folders still contain them.
 RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
-_SHOWN = 3  # changed fields that `describe` names
+_SHOWN = 3  # changed fields, except of the design, that `describe` names
 
 # Name and type of each field that `create_model` takes.
 FIELDS: Mapping[str, type] = {
@@ -161,14 +161,15 @@ def describe(
     fields: Fields of `architecture.Architecture`.
     parameters: Number of parameters; None omits it.
   """
-  original = resolve(name, {})
-  changes = [
-      f'{field} {_plain(value)}'
-      for field, value in resolve(name, fields).items()
-      if value != original[field]
-  ]
-  if len(changes) > _SHOWN:
-    changes = [*changes[:_SHOWN], '...']
+  original, changed = resolve(name, {}), resolve(name, fields)
+  design, others = [], []
+  for field in dataclasses.fields(architecture.Architecture):
+    if changed[field.name] != original[field.name]:
+      kind = design if field.metadata['kind'] == 'design' else others
+      kind.append(f'{field.name} {_plain(changed[field.name])}')
+  if len(others) > _SHOWN:
+    others = [*others[:_SHOWN], '...']
+  changes = design + others
   parts = [f'{name} with {", ".join(changes)}' if changes else name]
   if parameters is not None:
     parts.append(f'{parameters:,} parameters')

@@ -117,7 +117,8 @@ def _curves(folder, entries, summary):
   shown = [
       name
       for name, how in scores.SCORES.items()
-      if how.shown and name != score and any(f'val_{name}' in e for e in epochs)
+      if how.shown and how.form.endswith('%')  # as the axis
+      if name != score and any(f'val_{name}' in entry for entry in epochs)
   ]
   for name, style in zip(shown, itertools.cycle(_STYLES), strict=False):
     note = f', {scores.SCORES[name].label}'

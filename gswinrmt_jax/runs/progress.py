@@ -118,7 +118,7 @@ def _scores(entry, prefix):
   """Returns the validation scores of an epoch, the decisive one first."""
   shares = [
       f'{"val acc" if name == "accuracy" else score.label} '
-      f'{entry[prefix + name]:.2%}'
+      f'{entry[prefix + name]:{score.form}}'
       for name, score in SCORES.items()
       if score.shown and prefix + name in entry
   ]

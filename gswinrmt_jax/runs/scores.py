@@ -13,10 +13,10 @@ class Score(NamedTuple):
   Attributes:
     label: Its name in tables.
     form: Format of its value.
-    shown: Whether it is shown for validation data, too, and drawn. The others
-      are shown for test data only.
-    decides: Whether its validation value decides which epoch is the best, if it
-      is the first such score that a run has.
+    shown: Whether it is shown for validation data, too, and drawn if its form
+      is a percentage. The others are shown for test data only.
+    decides: Whether its validation value, of which larger is better, decides
+      which epoch is the best, if it is the first such score that a run has.
     metric: Its name on model hubs; '' for the name that it has here.
   """
 

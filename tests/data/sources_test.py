@@ -1,17 +1,21 @@
 """Tests that a source of one's own needs a length and records, no more."""
 
+import functools
+
 import numpy as np
 import PIL.Image
 import pytest
 
 from gswinrmt_jax.data import (
     batches,
+    datasets,
     decoded_cache,
     detection,
     records,
     segmentation,
     sources,
 )
+from gswinrmt_jax.errors import UserError
 
 _OBJECTS = detection.from_masks([(1, np.tri(12, 16, dtype=bool))])
 _LABELS = (3, np.tri(12, 16, dtype=np.uint8), _OBJECTS)
@@ -82,3 +86,47 @@ def test_records_are_identified_and_cached(tmp_path, monkeypatch):
   cached = decoded_cache.load(records.Images(_Own(3)))
   np.testing.assert_array_equal(cached.image[:, 0, 0, 0], range(6))
   assert cached.label.tolist() == [3] * 6 and any(tmp_path.rglob('image.npy'))
+
+
+@pytest.mark.parametrize(
+    ('label', 'of'),
+    [
+        (_LABELS[0], records.Images),
+        (np.full((12, 16), 3, np.uint8), segmentation.SegmentedImages),
+        (_OBJECTS._replace(labels=np.int32([3])), detection.AnnotatedImages),
+    ],
+)
+def test_a_label_that_is_no_class_is_refused(label, of):
+  of(_Own(label), num_classes=4).read(2)
+  with pytest.raises(UserError, match='has the label 3: classes are 0 to 2'):
+    of(_Own(label), num_classes=3).read(2)
+
+
+@pytest.mark.parametrize('size', [None, (8, 8)])
+def test_an_image_that_is_not_rgb_is_refused(size):
+  class Grey(_Own):
+
+    def __getitem__(self, row):
+      image, label = super().__getitem__(row)
+      return image.convert('L'), label
+
+  with pytest.raises(UserError, match='record 5 is no RGB image'):
+    records.Images(Grey(3), size).read(5)
+
+
+def test_a_data_set_with_code_of_its_own_has_its_directory_and_cache(
+    tmp_path, monkeypatch
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  asked = []
+
+  def opened(split, data_dir):
+    asked.append((split, data_dir))
+    return _Own(3)
+
+  row = datasets._BUILT_IN['digits']._replace(open=opened)
+  monkeypatch.setitem(datasets._BUILT_IN, 'mine', row)
+  load = functools.partial(datasets.load, 'mine', 'val', '/there')
+  assert load(storage='decode').num_classes == 10
+  assert isinstance(load(storage='disk'), decoded_cache.Cached)
+  assert asked == [('val', '/there')] * 2
