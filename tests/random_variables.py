@@ -60,4 +60,4 @@ def _leaf(path, shape):
     return 1.0 + 0.3 * noise
   if leaf in ('attention_scale', 'ffn_scale'):
     return 0.5 + 0.2 * noise
-  raise ValueError(f'no rule for {path}')
+  raise ValueError(f'no rule for {path}: add one to {__file__}')

@@ -5,6 +5,7 @@ from typing import NoReturn
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.recipes.fields import FIELDS, MODEL
 from gswinrmt_jax.recipes.resolved import resolve
 
@@ -24,10 +25,11 @@ def check_used(
       turns off.
 
   Raises:
-    UserError: If a field has neither its default nor the recipe's value, and
-      its condition does not hold; also as in `resolve`.
+    UserError: If a field has neither its default nor a value that the recipe
+      reads, and its condition does not hold; also as in `resolve`.
   """
   resolved = resolve(config)
+  named = factory.resolve(config.model.name, {})
   for path, field in FIELDS.items():
     needs = field.unread(config)
     off = field.default if field.off is None else field.off
@@ -37,9 +39,11 @@ def check_used(
     if needs and config[path] not in allowed:
       _refuse(path, config[path], needs, off)
   for path, when in MODEL.items():
-    changed = config[path] is not None and config[path] != recipe[path]
-    if changed and not when.holds(resolved):
-      _refuse(path, config[path], when.needs, recipe[path])
+    value, default = config[path], named[path.removeprefix('model.')]
+    if value in (None, default) or when.holds(resolved):
+      continue
+    if value != recipe[path] or not when.holds(resolve(recipe)):
+      _refuse(path, value, when.needs, default)
 
 
 def _refuse(path, value, needs, instead) -> NoReturn:

@@ -460,8 +460,10 @@ def test_a_change_that_the_model_does_not_read_is_refused(path, value, changes):
   config.model.update(changes)
   recipes.check_used(config, recipe)
   config.model[path] = value
-  with pytest.raises(UserError, match=f'model.{path} is .* has no effect'):
-    recipes.check_used(config, recipe)
+  # Nor may a recipe have it.
+  for own in (recipe, config):
+    with pytest.raises(UserError, match=f'model.{path} is .* has no effect'):
+      recipes.check_used(config, own)
 
 
 def test_details_that_the_recipe_sets_may_stay():
