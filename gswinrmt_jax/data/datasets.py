@@ -300,9 +300,9 @@ def load(
       and detection, the maximum long side and the maximum short side: images
       are resized to fit, keeping their aspect ratio. None keeps the stored
       size, which for classification must be the same for all.
-    training: How the task's records are cropped at random or otherwise prepared
-      for training. For classification, None prepares them as for evaluation,
-      for the other tasks as whole images.
+    training: Random crops and other preparation for training, of the task's
+      type. None prepares records as for evaluation; segmenters and detectors
+      then have whole images.
     eval_crop: For classification without random crops, the `crop` of
       `resizing.center_crop`.
     storage: 'memory' or 'disk', which decode once, or 'decode', which random
@@ -314,21 +314,21 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written, corrupt, for another task or without masks; for detection also if
       pycocotools is not installed.
-    ValueError: If `image_size` is not two numbers.
+    ValueError: If `image_size` is not two numbers, or random crops are not
+      decoded each time.
   """
   if image_size is not None and np.shape(image_size) != (2,):
     raise ValueError(f'image_size is {image_size!r}: must be two numbers')
+  if training and task == 'classification' and storage != 'decode':
+    raise ValueError(f"storage is {storage!r}: random crops need 'decode'")
   if task == 'detection':
     # For the scores; a run should not end at its first validation.
     detection.pycocotools('cocoeval')
   source = open_source(name, split, data_dir, task)
+  num_classes = len(info(name, data_dir).class_names)
+  crop = {'eval_crop': eval_crop} if task == 'classification' else {}
   images = _TASKS[task].records(
-      source,
-      image_size,
-      training,
-      workers,
-      len(info(name, data_dir).class_names),
-      **({'eval_crop': eval_crop} if task == 'classification' else {}),
+      source, image_size, training, workers, num_classes, **crop
   )
   if storage == 'decode' or task != 'classification':
     return images

@@ -157,6 +157,7 @@ class AnnotatedImages(records.OnTheFly):
       pixels; None keeps their size.
     training: How to prepare records for training; None for evaluation.
     workers: Processes that decode training batches; 0 for threads.
+    num_classes: Number of classes, to check labels by; None does not.
     image_shape: Height, width and channels of the canvas: the largest height
       and width in the split, rounded up to multiples of 32. With multi-scale
       training, both are the maximum long side: crops have any orientation.
@@ -245,7 +246,7 @@ class AnnotatedImages(records.OnTheFly):
     if row == len(self):
       return self.blank()
     row = int(self._rows[row])
-    return self.convert(*self.source[row], rng) | {'row': np.int32(row)}
+    return self.convert(*self.load(row), rng) | {'row': np.int32(row)}
 
   @property
   def is_random(self) -> bool:

@@ -118,18 +118,28 @@ class OnTheFly(abc.ABC):
     """
     if row == len(self):
       return self.blank()
-    record = self.convert(*self.source[row], rng)
+    record = self.convert(*self.load(row), rng)
     shape, first = record['image'].shape, self.image_shape
-    if shape[2:] != first[2:]:
-      raise UserError(
-          f'{self.source.name(row)} is no RGB image: its source must return one'
-      )
     if shape != first:
       raise UserError(
           f'{self.source.name(row)} has {shape[1]} x {shape[0]} pixels, the '
           f'first {first[1]} x {first[0]}: set config.data.image_size'
       )
     return record
+
+  def load(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    """Returns image and label of a record, as `Source.__getitem__`.
+
+    Raises:
+      UserError: If the record cannot be decoded, or its image is not RGB.
+    """
+    image, label = self.source[row]
+    if image.mode != 'RGB':
+      raise UserError(
+          f'{self.source.name(row)} has the mode {image.mode}: its source must '
+          'return RGB images'
+      )
+    return image, label
 
   @abc.abstractmethod
   def convert(
@@ -178,15 +188,15 @@ class Images(OnTheFly):
     """Whether images are cropped at random."""
     return self.training is not None
 
-  def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
-    """Decodes a record, as `OnTheFly.read`.
+  def load(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    """Returns image and label of a record, as `OnTheFly.load`.
 
     Raises:
-      UserError: Also if its label is none of the classes.
+      UserError: Also if the label is none of the classes.
     """
-    record = super().read(row, rng)
-    check_labels(record['label'], self.num_classes, self.source, row)
-    return record
+    image, label = super().load(row)
+    check_labels(np.asarray(label), self.num_classes, self.source, row)
+    return image, label
 
   def convert(
       self,
@@ -214,9 +224,13 @@ class Images(OnTheFly):
 
 
 def check_labels(
-    labels: np.ndarray, num_classes: int | None, source: Source, row: int
+    labels: np.ndarray,
+    num_classes: int | None,
+    source: Source,
+    row: int,
+    void: int | None = None,
 ) -> None:
-  """Raises UserError if a label of a record is none of the classes.
+  """Raises UserError if a label of a record is neither a class nor void.
 
   A number of None checks nothing. Prepared data and class folders are checked
   when they are read; a source of one's own may return any label.
@@ -224,6 +238,7 @@ def check_labels(
   if num_classes is None:
     return
   wrong = labels[(labels < 0) | (labels >= num_classes)]
+  wrong = wrong[wrong != void] if void is not None else wrong
   if wrong.size:
     raise UserError(
         f'{source.name(row)} has the label {wrong[0]}: classes are 0 to '

@@ -123,6 +123,7 @@ class SegmentedImages(records.OnTheFly):
       pixels; None keeps their size.
     training: The crops for training; None for whole images.
     workers: Processes that decode training batches; 0 for threads.
+    num_classes: Number of classes, to check labels by; None does not.
     image_shape: Height, width and channels of an image in a batch. Whole images
       are padded to the largest height and width in the split, at least 32. If
       their sizes differ, each is rounded up to a multiple of 32.
@@ -152,18 +153,17 @@ class SegmentedImages(records.OnTheFly):
     """Whether records are cropped at random, for training."""
     return self.training is not None
 
-  def read(
-      self, row: int, rng: np.random.Generator | None = None
-  ) -> records.Batch:
-    """Decodes a record, as `OnTheFly.read`.
+  def load(self, row: int) -> tuple[PIL.Image.Image, np.ndarray]:
+    """Returns image and label of a record, as `OnTheFly.load`.
 
     Raises:
       UserError: Also if a pixel has a label that is none of the classes.
     """
-    record = super().read(row, rng)
-    label = record['label'][record['label'] != pictures.VOID]
-    records.check_labels(label, self.num_classes, self.source, row)
-    return record
+    image, label = super().load(row)
+    records.check_labels(
+        label, self.num_classes, self.source, row, pictures.VOID
+    )
+    return image, label
 
   def convert(
       self,

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 
 _AXIS = 'data'
 
@@ -77,7 +78,7 @@ class Devices:
       raise UserError(
           f'config.batch_size is {batch_size}: must be a multiple of '
           f'{multiple}, {"two images" if pairs else "an image"} for each of '
-          f'{self._count} devices times '
+          f'{counted(self._count, "device")} times '
           f'config.accumulate_steps={accumulate_steps}'
       )
 

@@ -56,6 +56,12 @@ def create_model(
   Raises:
     ValueError: If a name or field does not exist, or a value is invalid.
   """
+  how = {'num_classes': num_classes, 'dtype': dtype, 'remat': remat}
+  return backbone.Backbone(**_checked(name, **how, **overrides))
+
+
+def _checked(name, *, num_classes, dtype, remat, **overrides):
+  """Returns a model's attributes; arguments as in `create_model`."""
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
   found = None if dtype is None else jnp.dtype(dtype)  # NumPy's is float64.
@@ -68,12 +74,12 @@ def create_model(
     raise ValueError(
         'feature_norm=True is for backbones without a head: num_classes=0.'
     )
-  return backbone.Backbone(
-      arch=architecture.Architecture(**resolve(name, overrides)),
-      num_classes=num_classes,
-      dtype=found,
-      remat=remat,
-  )
+  return {
+      'arch': architecture.Architecture(**resolve(name, overrides)),
+      'num_classes': num_classes,
+      'dtype': found,
+      'remat': remat,
+  }
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
@@ -106,13 +112,11 @@ def create_dense_backbone(
   for key in overrides:
     if key not in FIELDS and (near := did_you_mean(key, of_head)):
       raise ValueError(f'A model has no field {key!r}{near}')
-  model = create_model(
-      name,
-      num_classes=0,
-      dtype=dtype,
-      remat=remat,
-      **{'feature_norm': True} | overrides,
-  )
+  how = {'num_classes': 0, 'dtype': dtype, 'remat': remat}
+  overrides = {'feature_norm': True} | overrides
+  # Without a parent, it is a submodule of the dense model, not of a module
+  # whose method makes that.
+  model = backbone.Backbone(**_checked(name, **how, **overrides), parent=None)
   for field in ('dense_head', 'projection'):
     if getattr(model.arch, field) != getattr(named.MODELS[name], field):
       raise ValueError(f'{field}={overrides[field]} is for classifiers.')

@@ -7,7 +7,7 @@ import ml_collections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.recipes.fields import FIELDS, MODEL
-from gswinrmt_jax.recipes.resolved import resolve
+from gswinrmt_jax.recipes.resolved import model_fields, resolve
 
 
 def check_used(
@@ -29,6 +29,8 @@ def check_used(
       reads, and its condition does not hold; also as in `resolve`.
   """
   resolved = resolve(config)
+  # The recipe's other fields may be valid only with the changes.
+  own = ml_collections.ConfigDict({'model': model_fields(recipe)})
   named = factory.resolve(config.model.name, {})
   for path, field in FIELDS.items():
     needs = field.unread(config)
@@ -42,7 +44,7 @@ def check_used(
     value, default = config[path], named[path.removeprefix('model.')]
     if value in (None, default) or when.holds(resolved):
       continue
-    if value != recipe[path] or not when.holds(resolve(recipe)):
+    if value != recipe[path] or not when.holds(own):
       _refuse(path, value, when.needs, default)
 
 

@@ -29,18 +29,21 @@ def is_frozen(names: tuple[str, ...], freeze: str) -> bool:
       linear layer of a classifier, or but neck and heads of a segmenter or
       detector; norms of feature maps count as a part of the heads.
   """
+  if freeze == _BACKBONE:
+    return in_backbone(names)
   names = names[1:] if names[:1] == (_BACKBONE,) else names
   if not freeze or not names:
     return False
-  if freeze == _BACKBONE:
-    return in_backbone(names)
   # `down2` leads from stage 2 to stage 3.
   stage = _number(names[0]) + names[0].startswith('down')
   return names[0] == 'stem' or 0 < stage <= _number(freeze)
 
 
 def in_backbone(names: tuple[str, ...]) -> bool:
-  """Returns whether a module or parameter is not new with the head."""
+  """Returns whether a module or parameter belongs to a backbone.
+
+  It may be the backbone of a classifier or of a dense model.
+  """
   names = names[1:] if names[:1] == (_BACKBONE,) else names
   return bool(names and _BODY.fullmatch(names[0]))
 

@@ -36,6 +36,7 @@ def make_train_step(
     freeze: str = '',
     skip_nonfinite: bool = False,
     accumulate_steps: int = 1,
+    pairs: bool = True,
 ) -> TrainStep:
   """Returns the train step `(state, batch, key) -> (state, metrics)`.
 
@@ -56,6 +57,8 @@ def make_train_step(
     skip_nonfinite: Whether a step whose loss or gradient is not finite changes
       only the step number.
     accumulate_steps: Number of parts for gradient accumulation.
+    pairs: Whether neighbours stay together in the parts, which token mixing
+      needs.
 
   Returns:
     The train step. Its metrics are scalars: `loss`, those of the loss,
@@ -94,7 +97,7 @@ def make_train_step(
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
     if accumulate_steps > 1:
-      gradient = _accumulated(gradient, accumulate_steps)
+      gradient = _accumulated(gradient, accumulate_steps, pairs)
     (value, (metrics, batch_stats)), grads = gradient(
         state.params, state.batch_stats, (image, targets), dropout_key
     )
@@ -139,19 +142,18 @@ def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
   return _stream_key(key, _AUGMENT, step)
 
 
-def split_batch(batch: Any, steps: int) -> Any:
+def split_batch(batch: Any, steps: int, pairs: bool) -> Any:
   """Splits a batch into parts along a new first axis.
 
       part[a, n p + q] = batch[n (p steps + a) + q],   q = 0 ... n - 1
 
-  With n = 2, neighbours stay together, since token labelling mixes them inside
-  the model; n = 1 if the batch has no whole pairs for each part. Each part
-  takes rows from the whole batch, so that the parts do not depend on the number
-  of devices and no row moves from one device to another.
+  Each part takes rows from the whole batch, so that the parts do not depend on
+  the number of devices and no row moves from one device to another.
 
   Args:
-    batch: Arrays [b ...] with b a multiple of `steps`.
+    batch: Arrays [b ...] with b a multiple of `n steps`.
     steps: Number of parts.
+    pairs: Whether neighbours stay together, n = 2; otherwise n = 1.
 
   Returns:
     Arrays [steps b/steps ...].
@@ -159,14 +161,13 @@ def split_batch(batch: Any, steps: int) -> Any:
 
   def one(rows):
     count, *rest = rows.shape
-    together = 1 if count % (2 * steps) else 2
-    groups = rows.reshape(-1, steps, together, *rest)
+    groups = rows.reshape(-1, steps, 2 if pairs else 1, *rest)
     return groups.swapaxes(0, 1).reshape(steps, count // steps, *rest)
 
   return jax.tree.map(one, batch)
 
 
-def _accumulated(gradient, steps):
+def _accumulated(gradient, steps, pairs):
   """Returns `gradient` accumulated over A = `steps` parts of the batch.
 
       L = 1/A sum_a L_a,   g = 1/A sum_a g_a
@@ -191,7 +192,7 @@ def _accumulated(gradient, steps):
     (batch_stats, grads), values = jax.lax.scan(
         add,
         (batch_stats, zeros),
-        (split_batch(batch, steps), jnp.arange(steps)),
+        (split_batch(batch, steps, pairs), jnp.arange(steps)),
         # On a CPU, gradients of convolutions are 10 to 40 times slower in a
         # loop (jax-ml/jax#12868).
         unroll=jax.default_backend() == 'cpu',

@@ -112,6 +112,7 @@ def build(
       freeze=config.optimizer.freeze,
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
+      pairs=recipes.task(config) == 'classification',
   )
   key = jax.random.key(config.seed)
 

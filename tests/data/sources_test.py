@@ -11,7 +11,9 @@ from gswinrmt_jax.data import (
     datasets,
     decoded_cache,
     detection,
+    pictures,
     records,
+    resizing,
     segmentation,
     sources,
 )
@@ -92,7 +94,7 @@ def test_records_are_identified_and_cached(tmp_path, monkeypatch):
     ('label', 'of'),
     [
         (_LABELS[0], records.Images),
-        (np.full((12, 16), 3, np.uint8), segmentation.SegmentedImages),
+        (np.full((12, 16), 3, np.int32), segmentation.SegmentedImages),
         (_OBJECTS._replace(labels=np.int32([3])), detection.AnnotatedImages),
     ],
 )
@@ -102,16 +104,40 @@ def test_a_label_that_is_no_class_is_refused(label, of):
     of(_Own(label), num_classes=3).read(2)
 
 
-@pytest.mark.parametrize('size', [None, (8, 8)])
-def test_an_image_that_is_not_rgb_is_refused(size):
-  class Grey(_Own):
+@pytest.mark.parametrize('label', [300, -1])
+def test_a_label_of_a_pixel_is_checked_before_it_becomes_a_byte(label):
+  own = _Own(np.full((12, 16), label, np.int32))
+  with pytest.raises(UserError, match=f'has the label {label}: classes are 0'):
+    segmentation.SegmentedImages(own, num_classes=50).read(0)
+  void = _Own(np.full((12, 16), pictures.VOID, np.int32))
+  segmentation.SegmentedImages(void, num_classes=50).read(0)
+
+
+@pytest.mark.parametrize('mode', ['L', 'HSV'])
+@pytest.mark.parametrize(
+    ('label', 'of'),
+    [
+        (_LABELS[0], records.Images),
+        (_LABELS[1], segmentation.SegmentedImages),
+        (_LABELS[2], detection.AnnotatedImages),
+    ],
+)
+def test_an_image_that_is_not_rgb_is_refused(label, of, mode):
+  class Other(_Own):
 
     def __getitem__(self, row):
       image, label = super().__getitem__(row)
-      return image.convert('L'), label
+      return image.convert(mode), label
 
-  with pytest.raises(UserError, match='record 5 is no RGB image'):
-    records.Images(Grey(3), size).read(5)
+  with pytest.raises(UserError, match=f'record 5 has the mode {mode}: its so'):
+    of(Other(label)).read(5)
+
+
+@pytest.mark.parametrize('storage', ['memory', 'disk'])
+def test_random_crops_are_not_decoded_once(storage):
+  training = resizing.RandomCrop()
+  with pytest.raises(ValueError, match=f'{storage}.*: random crops need'):
+    datasets.load('digits', 'val', training=training, storage=storage)
 
 
 def test_a_data_set_with_code_of_its_own_has_its_directory_and_cache(

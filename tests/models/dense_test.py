@@ -18,6 +18,7 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 from gswinrmt_jax.train import losses
 from gswinrmt_jax.weights import state_dict as state_dict_lib
@@ -520,3 +521,31 @@ def test_scores_are_mmsegmentations():
   )
   text = segmentation.table(report, [f'class {i}' for i in range(5)])
   assert len({len(line) for line in text.splitlines() if line}) <= 2
+
+
+@pytest.mark.parametrize('task', ['segmentation', 'detection'])
+def test_a_module_may_make_a_dense_model_in_its_call(task):
+  """Its backbone and head are submodules of the model, not of that module."""
+  dense = {'segmentation': {'head': 'fpn'}, 'detection': {'head': 'retina'}}
+  fields = {
+      'widths': (8,) * 4,
+      'depths': (1,) * 4,
+      'num_heads': (1,) * 4,
+      'mlp_ratios': (1.0,) * 4,
+      'decay_ranges': (4.0,) * 4,
+      'layer_scale': (0.0,) * 4,
+  }
+
+  class Outer(nn.Module):
+
+    @nn.compact
+    def __call__(self, x):
+      about = {**dense[task], 'num_classes': 2, 'channels': 8}
+      return create.create('rmt_t', about, **fields)(x, train=False)
+
+  image = jnp.zeros((1, 64, 64, 3))
+  params = jax.eval_shape(Outer().init, jax.random.key(0), image)['params']
+  ((name, inner),) = params.items()
+  head = {'segmentation': 'decode_head', 'detection': 'head'}[task]
+  assert name in ('Segmenter_0', 'Detector_0')
+  assert {'backbone', head} <= inner.keys()

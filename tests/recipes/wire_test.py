@@ -466,6 +466,16 @@ def test_a_change_that_the_model_does_not_read_is_refused(path, value, changes):
       recipes.check_used(config, own)
 
 
+def test_what_the_model_of_the_recipe_reads_may_stay():
+  """Also where the recipe is complete only with the changes."""
+  recipe = recipes.defaults('retention_compact')
+  recipe.model.decay_ranges = (1.0, 1.0, 1.0, 1.0)
+  recipe.optimizer.freeze = 'stem'
+  config = recipe.copy_and_resolve_references()
+  config.optimizer.freeze, config.model.decay = '', 'none'
+  recipes.check_used(config, recipe)
+
+
 def test_details_that_the_recipe_sets_may_stay():
   recipe = recipes.cifar10('rmt_compact')
   config = recipes.cifar10('rmt_compact')

@@ -20,7 +20,7 @@ from tensorboardX.proto import event_pb2
 
 from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.runs import metrics_log as log
-from gswinrmt_jax.runs import progress, writers
+from gswinrmt_jax.runs import progress, scores, writers
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import schedule as schedule_lib
 
@@ -324,6 +324,14 @@ def _shown(elapsed, entries, schedule=SCHEDULE, start=0):
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
   return stream.getvalue().splitlines()
+
+
+def test_an_epoch_shows_scores_in_their_form(monkeypatch):
+  own = scores.Score('boundary distance', '.2f', shown=True)
+  monkeypatch.setattr(progress, 'SCORES', {'distance': own} | scores.SCORES)
+  entry = {'val_distance': 3.456, 'val_accuracy': 0.5}
+  said = progress._scores(entry, 'val_')
+  assert said == 'boundary distance 3.46, val acc 50.00%'
 
 
 def test_a_narrow_terminal_shows_what_matters(monkeypatch):

@@ -175,10 +175,14 @@ def test_a_score_of_ones_own_is_drawn_and_does_not_decide(
     tmp_path, drawn, monkeypatch
 ):
   new = scores.Score('balanced accuracy', '.2%', shown=True)
-  monkeypatch.setattr(scores, 'SCORES', {'balanced': new} | scores.SCORES)
-  entries = [ENTRIES[0], {**ENTRIES[1], 'val_balanced': 0.875}]
+  other = scores.Score('boundary distance (pixels)', '.2f', shown=True)
+  own = {'balanced': new, 'distance': other}
+  monkeypatch.setattr(scores, 'SCORES', own | scores.SCORES)
+  own = {'val_balanced': 0.875, 'val_distance': 3.5}
+  entries = [ENTRIES[0], {**ENTRIES[1], **own}]
   plots.draw_curves(tmp_path, entries, Terminal())
   lines = {line.get_label(): line for line in drawn[0].axes[1].get_lines()}
+  assert not any('distance' in label for label in lines)  # no percentage
   assert list(lines['validation, balanced accuracy'].get_ydata()) == [87.5]
   assert 'best epoch: 1, validation 75.00%' in lines
 

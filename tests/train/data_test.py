@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import types
 
 import folder_data
 import jax
@@ -31,7 +32,7 @@ from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import run as run_lib
-from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.train import schedule, train_loop, train_step, trainer
 from gswinrmt_jax.weights import load as weights
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
@@ -360,3 +361,30 @@ def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
   config.segmenter.head = 'uper'
   with pytest.raises(UserError, match='a BatchNorm that would see'):
     run_lib._check_batch(config, model, (64, 64, 3))
+
+
+def test_only_a_classifier_needs_pairs(monkeypatch):
+  """Neither data nor train step pair the images of other tasks."""
+  asked = []
+
+  def stop(*_, pairs, **how):
+    asked.append(pairs)
+    raise RuntimeError('asked')
+
+  monkeypatch.setattr(mesh.Devices, 'check_batch_size', stop)
+  monkeypatch.setattr(train_step, 'make_train_step', stop)
+  for config in (
+      recipes.defaults('rmt_compact'),
+      recipes.segmentation('rmt_compact', 'fpn'),
+      recipes.detection('rmt_compact', 'retina'),
+  ):
+    with pytest.raises(RuntimeError, match='asked'):
+      data_lib.open_data(config, Terminal(io.StringIO()))
+    config = recipes.resolve(config)
+    steps = schedule.from_config(config, 1000)
+    info = datasets.info('digits')
+    with pytest.raises(RuntimeError, match='asked'):
+      trainer.build(
+          config, None, types.SimpleNamespace(devices=None, info=info), steps
+      )
+  assert asked == [True, True, False, False, False, False]

@@ -105,9 +105,9 @@ class Detector(nn.Module):
 
 
 def head_fields(head: str) -> dict[str, Any]:
-  """Returns the fields of a head that are numbers, with their released values.
+  """Returns the fields of a head that can be chosen, with released values.
 
-  These can be chosen, except for the number of classes, which has no default.
+  They are numbers that have a default, which `num_classes` has not.
   """
   kind, settings = HEADS[head]
   fields = {
@@ -180,6 +180,7 @@ def create_detector(
           num_classes=factory.whole('num_classes', num_classes, least=1),
           strides=backbone.arch.strides,
           dtype=backbone.dtype,
+          parent=None,
           **settings | chosen,
       ),
       round_extents=factory.whole('round_extents', round_extents, least=1),
