@@ -350,15 +350,15 @@ class _Uneven(Arrays):
 def test_records_are_as_stored_or_fitted_to_a_size(crop):
   source = noise(3)
   size = None if crop is None else (5, 4)
-  decoded = Images(source, size, eval_crop=crop or 0.0)
-  assert decoded.image_shape == (*(size or (30, 40)), 3) and len(decoded) == 3
+  images = Images(source, size, eval_crop=crop or 0.0)
+  assert images.image_shape == (*(size or (30, 40)), 3) and len(images) == 3
   for row in range(3):
     picture, label = source[row]
     want = (
         resizing.center_crop(picture, size, crop) if size else source.image[row]
     )
-    np.testing.assert_array_equal(decoded.read(row)['image'], want)
-    assert decoded.read(row)['label'] == label
+    np.testing.assert_array_equal(images.read(row)['image'], want)
+    assert images.read(row)['label'] == label
 
 
 @pytest.mark.parametrize('threads', [1, 3])
@@ -373,11 +373,11 @@ def test_memory_has_every_record_in_its_place(threads, monkeypatch):
 
 
 def test_large_images_are_decoded_in_small_parts(monkeypatch):
-  decoded = Images(noise(9))
-  size = np.prod(decoded.image_shape)
+  images = Images(noise(9))
+  size = np.prod(images.image_shape)
   for most, sizes in ((4 * size, [4, 4, 1]), (size - 1, [1] * 9)):
     monkeypatch.setattr(records_lib, '_CHUNK_BYTES', int(most))
-    chunks = records_lib.decode_all(decoded)
+    chunks = records_lib.decode_all(images)
     assert [len(chunk['label']) for chunk in chunks] == sizes
 
 
@@ -411,13 +411,13 @@ def test_sizes_that_differ_are_one_line():
 
 
 def test_what_memory_cannot_hold_is_refused(monkeypatch):
-  decoded = Images(noise(5))  # of 18,000 bytes
+  images = Images(noise(5))  # of 18,000 bytes
   memory = {'SC_PAGE_SIZE': 10, 'SC_PHYS_PAGES': 1799}
   monkeypatch.setattr(os, 'sysconf', memory.get)
   with pytest.raises(UserError, match='5 images of 40 x 30 pixels would take'):
-    records_lib.to_memory(decoded)
+    records_lib.to_memory(images)
   memory['SC_PHYS_PAGES'] = 1800
-  assert len(records_lib.to_memory(decoded)) == 5
+  assert len(records_lib.to_memory(images)) == 5
 
 
 def test_threads_read_ahead_but_not_all(monkeypatch):

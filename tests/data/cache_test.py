@@ -32,13 +32,13 @@ def root(written, tmp_path, monkeypatch):
   return tmp_path
 
 
-def _decoded(root, split='train', size=(6, 5), crop=0.875):
+def _images(root, split='train', size=(6, 5), crop=0.875):
   source = datasets.open_source('own', split, str(root))
   return records.Images(source, size, eval_crop=crop)
 
 
 def _plain(root):
-  return records.to_memory(_decoded(root))
+  return records.to_memory(_images(root))
 
 
 def _caches(root):
@@ -46,8 +46,8 @@ def _caches(root):
 
 
 def test_it_holds_what_is_decoded_and_is_made_once(root, capsys, monkeypatch):
-  decoded = _decoded(root)
-  arrays = decoded_cache.load(decoded)
+  images = _images(root)
+  arrays = decoded_cache.load(images)
   want = _plain(root)
   np.testing.assert_array_equal(arrays.image, want.image)
   np.testing.assert_array_equal(arrays.label, want.label)
@@ -58,8 +58,8 @@ def test_it_holds_what_is_decoded_and_is_made_once(root, capsys, monkeypatch):
   assert said.startswith("Decoding 11 images of 'train' once, to ")
   assert str(folder) in said
 
-  monkeypatch.setattr(records, 'decode_all', lambda decoded: 1 / 0)
-  again = decoded_cache.load(_decoded(root))
+  monkeypatch.setattr(records, 'decode_all', lambda images: 1 / 0)
+  again = decoded_cache.load(_images(root))
   np.testing.assert_array_equal(again.image, want.image)
   assert capsys.readouterr().out == ''
 
@@ -73,36 +73,36 @@ def test_what_the_images_depend_on_has_a_cache_of_its_own(root, monkeypatch):
       {'crop': 0.90001},
   ]
   for changes in sets:
-    decoded_cache.load(_decoded(root, **changes))
+    decoded_cache.load(_images(root, **changes))
   assert len(_caches(root)) == 5
   (shard,) = (root / 'own' / '1.0.0').glob('*array_record*')
   os.utime(shard, (1, 1))
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   monkeypatch.setattr('PIL.__version__', '99')
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   assert len(_caches(root)) == 7
 
 
 def test_a_failure_leaves_nothing(root, monkeypatch):
-  decoded = _decoded(root)
-  decoded.read = lambda row: 1 / 0
+  images = _images(root)
+  images.read = lambda row: 1 / 0
   with pytest.raises(ZeroDivisionError):
-    decoded_cache.load(decoded)
+    decoded_cache.load(images)
   assert not [p for p in _caches(root) if p.is_dir()]
   usage = type('Usage', (), {'free': 11 * 6 * 5 * 3 - 1})
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
   with pytest.raises(UserError, match=r'no room in .* decoded images: set'):
-    decoded_cache.load(_decoded(root))
+    decoded_cache.load(_images(root))
   usage.free += 1
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
 
 
 def test_what_a_killed_process_left_is_removed(root):
-  (name,) = [decoded_cache._name(_decoded(root))]
+  (name,) = [decoded_cache._name(_images(root))]
   left = root / 'own' / '1.0.0' / 'decoded' / f'.{name}.abc.part'
   left.mkdir(parents=True)
   (left / 'image.npy').touch()
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   assert [path.name for path in _caches(root)] == [name]
 
 
@@ -111,7 +111,7 @@ def test_two_at_once_make_it_once(root, capsys):
   for _ in range(2):
     threads.append(
         threading.Thread(
-            target=lambda: loaded.append(decoded_cache.load(_decoded(root)))
+            target=lambda: loaded.append(decoded_cache.load(_images(root)))
         )
     )
     threads[-1].start()
@@ -125,16 +125,16 @@ def test_two_at_once_make_it_once(root, capsys):
 def test_a_cache_that_another_user_may_read_alone_is_not_used(
     root, monkeypatch
 ):
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   opened = decoded_cache._open
 
-  def denied(folder, decoded):
+  def denied(folder, images):
     if folder.is_relative_to(root / 'own'):
       raise PermissionError(errno.EACCES, 'Permission denied')
-    return opened(folder, decoded)
+    return opened(folder, images)
 
   monkeypatch.setattr(decoded_cache, '_open', denied)
-  assert len(decoded_cache.load(_decoded(root))) == 11
+  assert len(decoded_cache.load(_images(root))) == 11
   (folder,) = (root / 'user' / 'gswinrmt_jax' / 'own').iterdir()
   assert (folder / 'image.npy').exists()
 
@@ -142,14 +142,14 @@ def test_a_cache_that_another_user_may_read_alone_is_not_used(
 def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   final = root / 'own' / '1.0.0'
   (final / 'decoded').touch()  # a file: not even root can write in it
-  arrays = decoded_cache.load(_decoded(root))
+  arrays = decoded_cache.load(_images(root))
   assert len(arrays) == 11
   (folder,) = (root / 'user' / 'gswinrmt_jax' / 'own').iterdir()
   assert (folder / 'image.npy').exists()
-  decoded_cache.load(_decoded(root))  # found there
+  decoded_cache.load(_images(root))  # found there
   monkeypatch.setenv('XDG_CACHE_HOME', str(final / 'decoded'))
   with pytest.raises(UserError, match='images cannot be written to') as caught:
-    decoded_cache.load(_decoded(root))
+    decoded_cache.load(_images(root))
   assert '\n' not in str(caught.value)
 
 
@@ -173,31 +173,31 @@ def _flip(path, offset):
     ],
 )
 def test_damage_is_one_line(root, damage):
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   (folder,) = _caches(root)
   damage(pathlib.Path(folder))
   with pytest.raises(
       UserError, match=r'is damaged .*remove that dir'
   ) as caught:
-    decoded_cache.load(_decoded(root))
+    decoded_cache.load(_images(root))
   assert '\n' not in str(caught.value) and str(folder) in str(caught.value)
 
 
 def test_what_the_system_cannot_read_is_not_damaged(root, monkeypatch):
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   error = OSError(errno.ENOMEM, 'Cannot allocate memory', 'image.npy')
   monkeypatch.setattr(np, 'load', mock.Mock(side_effect=error))
   with pytest.raises(OSError, match='Cannot allocate memory'):
-    decoded_cache.load(_decoded(root))
+    decoded_cache.load(_images(root))
 
 
 def test_every_flipped_bit_of_an_image_is_noticed_when_it_is_read(root):
-  decoded_cache.load(_decoded(root))
+  decoded_cache.load(_images(root))
   (folder,) = _caches(root)
   start = (folder / 'image.npy').stat().st_size - 11 * 90
   for image in range(11):
     _flip(folder / 'image.npy', start + 90 * image + 7 * image)
-    arrays = decoded_cache.load(_decoded(root))
+    arrays = decoded_cache.load(_images(root))
     others = np.delete(np.arange(11), image)
     arrays.gather(others)
     said = f'is damaged .image {image} changed.: remove that'

@@ -37,7 +37,7 @@ class _Own(sources.Source):
 
 
 @pytest.mark.parametrize(
-    ('label', 'decoded', 'names'),
+    ('label', 'of', 'names'),
     [
         (_LABELS[0], records.Images, {'label'}),
         (
@@ -56,8 +56,8 @@ class _Own(sources.Source):
         ),
     ],
 )
-def test_a_source_of_ones_own_gives_batches(label, decoded, names):
-  stream = batches.train_batches(decoded(_Own(label)), batch_size=3, seed=0)
+def test_a_source_of_ones_own_gives_batches(label, of, names):
+  stream = batches.train_batches(of(_Own(label)), batch_size=3, seed=0)
   found = [next(stream) for _ in range(2)]
   stream.close()
   assert found[0].keys() == {'image', 'row'} | names
