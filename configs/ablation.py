@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
 
 
 class Base(NamedTuple):
@@ -155,19 +156,21 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   else:
     config = recipes.cifar10(f'{family}_compact')
   config.model.update(fields)
-  return recipes.with_argument(config, rest or None, table2=True)
+  return recipes.with_argument(
+      config, rest or None, table2=True, words=('mini',)
+  )
 
 
 def changed_fields(base: str, switch: str) -> dict[str, Any]:
   """Returns the fields that a switch changes in its base's named model.
 
   Raises:
-    ValueError: If there is no such base or switch; the message lists them.
+    UserError: If there is no such base or switch; the message lists them.
   """
   if base not in BASES:
-    raise ValueError(f"no base '{base}': {', '.join(BASES)}")
+    raise UserError(f"no base '{base}': {', '.join(BASES)}")
   if switch not in SWITCHES[base]:
-    raise ValueError(
+    raise UserError(
         f"{base} has no switch '{switch}': {', '.join(SWITCHES[base])}"
     )
   return {**BASES[base].fields, **SWITCHES[base][switch].fields}

@@ -85,4 +85,4 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     config.augment.rand_augment_ops = 2
     config.augment.mix_prob = 0.25
     config.augment.mix_off_epochs = 20
-  return recipes.with_argument(config, rest)
+  return recipes.with_argument(config, rest, words=('long',))

@@ -26,6 +26,7 @@ L 85.5 %; with token labels S 84.8 %, B 85.6 %, L 86.1 % (docs/imagenet.md).
 import ml_collections
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -33,9 +34,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   model, rest = recipes.split_model(arg, ('t', 's', 'b', 'l'))
   labels, _, tail = (rest or '').partition(',')
   if labels != 'token_label':
-    return recipes.with_argument(_released(f'rmt_{model}'), rest)
+    config, words = _released(f'rmt_{model}'), ('token_label',)
+    return recipes.with_argument(config, rest, words=words)
   if model == 't':
-    raise ValueError('token labels are for s, b and l: T has no dense head')
+    raise UserError('token labels are for s, b and l: T has no dense head')
   config = _released(f'rmt_{model}_tl')
   _set_token_labels(config)
   return recipes.with_argument(config, tail or None)

@@ -58,9 +58,9 @@ class Restored:
 class Checkpointer:
   """Saves and restores the checkpoints of one run folder.
 
-  It replaces `orbax.checkpoint.CheckpointManager`, which deletes an old
-  checkpoint file by file in place, so that a kill leaves half of it, and which
-  renames checkpoints before they are synced to disk.
+  It replaces `orbax.checkpoint.CheckpointManager`, which has no checksums, does
+  not sync checkpoints to disk before it renames them and, by default, deletes
+  an old one file by file in place, so that a kill leaves half of it.
   """
 
   def __init__(
@@ -68,6 +68,7 @@ class Checkpointer:
       directory: pathlib.Path,
       *,
       read_only: bool = False,
+      shared: bool = False,
       warn: Callable[[str], None] = print,
   ):
     """Takes the directory.
@@ -75,13 +76,15 @@ class Checkpointer:
     Args:
       directory: Has a folder for each step; the first save creates it.
       read_only: Whether damaged checkpoints stay where they are.
+      shared: Whether another process may be writing there, for lack of a lock:
+        what seems to be left over stays.
       warn: Called with a line for each damaged checkpoint that is skipped.
 
     Raises:
       UserError: If the directory is a file.
     """
     self.directory = directory.absolute()  # Orbax requires it.
-    self._read_only = read_only
+    self._read_only, self._shared = read_only, shared
     self._warn = warn
     if not read_only and (left := _ABANDONED.get(self.directory)):
       left.join()  # in a notebook, say, where the process goes on
@@ -289,7 +292,7 @@ class Checkpointer:
     A file may be held open on NFS, or belong to somebody else. The checkpoint
     that was just saved is good nevertheless; the next save tries again.
     """
-    failed = files.remove_leftovers(self.directory)
+    failed = [] if self._shared else files.remove_leftovers(self.directory)
     for step in preservation.superseded(accuracies):
       try:
         files.remove(self._folder(step))

@@ -57,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guard.complain(
         f"no command '{name}'{near or '; there are ' + ', '.join(_COMMANDS)}"
     )
-  file = name.replace('-', '_')
-  module = importlib.import_module(f'gswinrmt_jax.commands.{file}')
+  module = importlib.import_module(f'gswinrmt_jax.commands.{name}')
   if name == 'train':
     return module.main(argv[1:], program='gswinrmt train')
   parser = _Parser(

@@ -226,7 +226,7 @@ def _report_folder(args):
     raise UserError(f'prepare folder needs a folder; {_IN_PLACE}')
   root = _folder('folder', args.name)
   found = class_folders.read(root, train=False)
-  collection = copy.deepcopy(found)  # The original is kept.
+  collection = copy.deepcopy(found)  # `read` keeps the original.
   jobs = args.jobs or parallel.cores()
   table, problems = inspection.inspect_all(root.name, collection, jobs)
   collection.remove(problems)

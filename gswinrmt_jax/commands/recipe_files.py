@@ -157,7 +157,7 @@ def _kind(config, name):
 def _get_config(path, argument):
   """Returns the module of a recipe file, and the recipe.
 
-  A `ValueError` of `get_config` refuses the argument. Any other error is a
+  A `UserError` of `get_config` refuses the argument. Any other error is a
   mistake in the file and keeps its traceback, which shows the line.
   """
   module_spec = importlib.util.spec_from_file_location('recipe', path)
@@ -168,10 +168,8 @@ def _get_config(path, argument):
     raise UserError(f'{path.name} takes no argument: leave out :{argument}')
   try:
     return module, module.get_config(*([argument] if takes else []))
-  except UserError:
-    raise
-  except ValueError as error:  # refuses the argument
-    raise UserError(f'{path.name}: {_one_line(error)}') from error
+  except UserError as error:
+    raise UserError(f'{path.name}: {error}') from error
 
 
 def _one_line(error):

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from gswinrmt_jax import files
-from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
@@ -27,7 +26,7 @@ def keep_programs() -> None:
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return
-  if processes.share()[1] > 1:
+  if jax.process_count() > 1:
     return
   with contextlib.suppress(UserError):  # There is no home.
     folder = files.user_cache() / 'compiled'

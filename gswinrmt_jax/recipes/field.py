@@ -11,7 +11,7 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 LONGEST = 1024  # characters of a name or path
 _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
 
-# The tasks for which a field is.
+# Sets of tasks, for `Field.tasks`.
 CLASSES = frozenset({'classification'})
 PIXELS = frozenset({'segmentation'})
 BOXES = frozenset({'detection'})

@@ -214,11 +214,13 @@ FIELDS: Mapping[str, Field] = {
     'detector.roi_samples': _of_head(
         'boxes of an image that a box head is trained on', when=_RCNN
     ),
-    'detector.detections': _of_head('most detections of an image'),
+    'detector.detections': _of_head(
+        'largest number of detections kept per image'
+    ),
     'detector.round_extents': _detector(
         1,
-        'pixels to a multiple of which zeros enlarge an image, as part of it; '
-        'released weights need 32',
+        'pad images with zeros to a multiple of this many pixels; the padding '
+        'counts as image; released weights need 32',
         at_least=1,
     ),
     'data.name': _common('cifar10', 'data set'),
@@ -444,9 +446,9 @@ FIELDS: Mapping[str, Field] = {
     ),
     'optimizer.freeze': _common(
         '',
-        "what keeps the weights of init_from: '', the stem, all up to a stage, "
-        "or the backbone, which is all but the head; its BatchNorms' "
-        'statistics stay, too',
+        "part of the model that keeps the weights of init_from: '' for none, "
+        'the stem, all up to a stage, or the backbone, which is all but the '
+        "head; its BatchNorms' statistics stay, too",
         choices=(
             '',
             'stem',

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import ml_collections
 from ml_collections import config_dict
 
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes.checks import off_for
 from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.resolved import head_values
@@ -209,13 +210,13 @@ def split_model(
     default: The default model; '' if the argument must name one.
 
   Raises:
-    ValueError: If the argument does not begin with one of the models.
+    UserError: If the argument does not begin with one of the models.
   """
   model, _, rest = (argument or default).partition(',')
   if default and argument == 'smoke':
     model, rest = default, model
   if model not in models:
-    raise ValueError(
+    raise UserError(
         f"the model '{model}' is unknown: name one of {', '.join(models)} "
         f'after the colon, such as NAME:{models[0]}'
     )
@@ -227,6 +228,7 @@ def with_argument(
     argument: str | None,
     *,
     table2: bool = False,
+    words: Sequence[str] = (),
 ) -> ml_collections.ConfigDict:
   """Applies the argument after the colon of `--config=FILE:ARGUMENT`.
 
@@ -240,12 +242,13 @@ def with_argument(
       recipe of Table 2 also takes a reading, as in `set_reading`, and
       'READING,smoke'.
     table2: Whether the recipe belongs to Table 2.
+    words: What else the recipe's argument may have, for the message.
 
   Returns:
     The recipe to run.
 
   Raises:
-    ValueError: If the argument is unknown.
+    UserError: If the argument is unknown.
   """
   if table2 and argument:
     reading, _, rest = argument.partition(',')
@@ -255,9 +258,9 @@ def with_argument(
   if argument is None:
     return config
   if argument != 'smoke':
-    names = ('smoke', *_READINGS) if table2 else ('smoke',)
+    names = (*words, *(_READINGS if table2 else ()), 'smoke')
     known = ', '.join(f"'{name}'" for name in names)
-    raise ValueError(f"unknown argument '{argument}' (known: {known})")
+    raise UserError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
   narrow = {
       path: min(16, value)

@@ -32,6 +32,8 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
+# What a run has, besides checkpoints, once a step was saved.
+_BEGUN = 'metrics.jsonl', 'damaged_checkpoints', 'summary.json'
 _SHOWN = 3  # most differing fields that a message names
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
@@ -47,11 +49,15 @@ _SETTINGS = (
 
 
 @contextlib.contextmanager
-def lock(folder: pathlib.Path) -> Iterator[None]:
+def lock(folder: pathlib.Path) -> Iterator[bool]:
   """Creates a run folder if it is missing, and holds its lock.
 
-  Removes leftovers of a killed process. At the end, removes a folder created
-  here if it is still empty.
+  Removes leftovers of a killed process, if it holds the lock: they could be
+  what another process is writing. At the end, removes a folder created here if
+  it is still empty.
+
+  Yields:
+    Whether the lock is effective, see `files.locked`.
 
   Raises:
     UserError: If another process trains there, or it cannot be written to.
@@ -61,8 +67,9 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
       if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         stack.callback(_remove_if_empty, folder)
-      stack.enter_context(files.locked(folder / _LOCK))
-      files.remove_leftovers(folder)
+      held = stack.enter_context(files.locked(folder / _LOCK))
+      if held:
+        files.remove_leftovers(folder)
     except files.LockedError as holder:
       raise UserError(
           f'{folder} is being trained by {holder}: wait for it, or choose '
@@ -73,7 +80,7 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
           f'cannot write to {folder}: {error.strerror or error}; choose '
           'another --workdir'
       ) from error
-    yield
+    yield held
 
 
 def check_folder(
@@ -114,7 +121,7 @@ def check_same(
       advice += (
           ' (--config.init_from=RUN starts there from the weights of this run)'
       )
-    elif not (path / 'summary.json').exists():
+    elif not any((path / name).exists() for name in _BEGUN):
       advice = f'delete it, as no step was saved, or {advice}'
     raise UserError(
         f'{path} belongs to another config: {"; ".join(shown)}; {advice}'

@@ -189,9 +189,15 @@ def open_run(
     with processes.fail_together():
       config = data_lib.with_own_splits(recipes.resolve(config))
       data_lib.check_apart(config, folder)
+      locked = True
       if processes.is_first():
-        stack.enter_context(run_folder.lock(folder))
-      run = _open(config, folder, terminal)
+        locked = stack.enter_context(run_folder.lock(folder))
+      if not locked:
+        terminal.say(
+            f'{folder} is on a file system without locks: make sure that no '
+            'other process trains there.'
+        )
+      run = _open(config, folder, terminal, locked)
       stack.callback(run.checkpoints.close)
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
     processes.check_same('configs or images', identity)
@@ -205,12 +211,13 @@ def open_run(
       raise
 
 
-def _open(config, folder, terminal):
-  """Returns the run of a resolved config, whose folder is locked."""
+def _open(config, folder, terminal, locked):
+  """Returns the run of a resolved config; `locked` as `run_folder.lock`."""
   run_folder.check_folder(folder, config)
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints',
       read_only=not processes.is_first(),
+      shared=not locked,
       warn=terminal.say,
   )
   if processes.is_first():

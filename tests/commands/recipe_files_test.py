@@ -107,7 +107,7 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ('imagenet_rmt:smoke', "'smoke' is unknown"),
         ('imagenet_rmt:t,token_label', 'T has no dense head'),
         ('imagenet_rmt:s,token_label,x', "'x' (known: 'smoke')"),
-        ('imagenet_rmt:t,smok', "'smok' (known: 'smoke')"),
+        ('imagenet_rmt:t,smok', "'smok' (known: 'token_label', 'smoke')"),
         ('digits_rmt sed=1', 'sed (did you mean --config.seed?)'),
         (
             'digits_rmt model.dephts=(1,)',

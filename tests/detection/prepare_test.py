@@ -454,7 +454,7 @@ def test_masks_that_are_refused(mask, said, refused):
         ),
         ('images', {'file_name': 'x.png'}, r'x\.png \(is in .*not i'),
         ('images', {'width': 21}, r'20 x 12 pixels .*, in .* 21 x 12'),
-        ('images', {'width': 'wide'}, "'wide' and the height 12: both must be"),
+        ('images', {'width': 'wide'}, "the width 'wide' and the height 12 i"),
         ('categories', {'name': 'car'}, "the category 'car' twice"),
         ('categories', {'name': ''}, 'the id 90 has no name: give it one'),
     ],

@@ -287,7 +287,7 @@ def test_the_argument_is_smoke_or_refused():
   assert smoke.augment == original.augment  # the same code path
   assert smoke.dtype == original.dtype
   assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
-  with pytest.raises(ValueError, match=r"unknown argument 'smok' .*'smoke'"):
+  with pytest.raises(UserError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
 
 
@@ -297,9 +297,9 @@ def test_the_model_of_the_argument_is_known_or_refused():
   assert recipes.split_model('smoke', names, 'a') == ('a', 'smoke')
   assert recipes.split_model('b,x,y', names, 'a') == ('b', 'x,y')
   for argument in (None, 'smoke', 'c'):
-    with pytest.raises(ValueError, match=r'is unknown: name one of a, b after'):
+    with pytest.raises(UserError, match=r'is unknown: name one of a, b after'):
       recipes.split_model(argument, names)
-  with pytest.raises(ValueError, match="the model 'smoke' is unknown"):
+  with pytest.raises(UserError, match="the model 'smoke' is unknown"):
     recipes.split_model('smoke,b', names, 'a')  # which would drop b
 
 

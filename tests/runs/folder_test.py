@@ -9,6 +9,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax import files, recipes
+from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import run_folder
 
@@ -87,9 +88,12 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
   assert 'delete it, as no step was saved' in str(caught.value)
-  (tmp_path / 'summary.json').touch()  # A step was saved, and is gone.
-  with pytest.raises(UserError, match=r'; choose another --workdir$'):
-    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+  # Steps may have been saved, and are gone.
+  for name in ('summary.json', 'metrics.jsonl', 'damaged_checkpoints'):
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r'; choose another --workdir$'):
+      run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+    (tmp_path / name).unlink()
   (tmp_path / 'checkpoints').mkdir()
   with pytest.raises(
       UserError, match=r'; choose .*\(--config\.init_from=RUN starts'
@@ -160,6 +164,21 @@ def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):
   with run_folder.lock(tmp_path):
     pass
   assert tmp_path.exists()  # existed before
+
+
+def test_without_a_lock_nothing_is_removed(tmp_path, monkeypatch):
+  """It may be what another process is writing."""
+  left = tmp_path / '.config.json.abc.part'
+  checkpoint = tmp_path / 'checkpoints' / '.3.abc.part'
+  monkeypatch.setattr(files, '_lock', lambda *_: False)
+  for locked in (False, True):
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    left.touch()
+    with run_folder.lock(tmp_path) as held:
+      assert held == locked
+    checkpointer.Checkpointer(checkpoint.parent, shared=not locked).clean()
+    assert left.exists() == checkpoint.exists() == (not locked)
+    monkeypatch.undo()
 
 
 # The record of each start.

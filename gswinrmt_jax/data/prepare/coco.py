@@ -198,7 +198,7 @@ def _read(path):
   if not images:
     raise UserError(f'{path} has no images')
   boxes = [each['bbox'] for each in annotations]
-  # Boxes of zeros, as beside masks alone, are none.
+  # Files that have masks alone may have boxes of zeros.
   if all(map(_is_share, boxes)) and any(map(any, boxes)):
     raise UserError(
         f"{path}: boxes are shares of the image; COCO's are in pixels"
@@ -229,18 +229,20 @@ def _check_fields(path, parts):
   """Refuses content without COCO's lists, or entries without their fields."""
   if not isinstance(parts, dict):
     raise UserError(
-        f'{path} is not as COCO: it must be an object with images, annotations '
-        f'and categories, not {type(parts).__name__}'
+        f'{path} is not in the format of COCO: it must be an object with '
+        f'images, annotations and categories, not {type(parts).__name__}'
     )
   for part, kinds in _FIELDS.items():
     if not isinstance(parts.get(part), list):
-      wrong = 'is no list' if part in parts else 'is missing'
-      raise UserError(f'{path} is not as COCO: {part!r} {wrong}')
+      wrong = 'is not a list' if part in parts else 'is missing'
+      raise UserError(f'{path} is not in the format of COCO: {part!r} {wrong}')
     for place, entry in enumerate(parts[part]):
       if wrong := _wrong_field(entry, kinds):
         number = entry.get('id') if isinstance(entry, dict) else None
         which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
-        raise UserError(f'{path} is not as COCO: {which}: {wrong}')
+        raise UserError(
+            f'{path} is not in the format of COCO: {which}: {wrong}'
+        )
 
 
 def _check_ids(file):
@@ -318,7 +320,7 @@ def _found(annotation, labels):
   try:
     area = 0.0 if area is None else float(area)
   except (ValueError, TypeError, OverflowError):
-    raise ValueError(f'{which}: area is no number: {area!r}') from None
+    raise ValueError(f'{which}: area is not a number: {area!r}') from None
   # COCO's score would ignore the object. Not a number is refused here, too.
   if not 0 <= area < math.inf:
     raise ValueError(f'{which}: area must be finite, and 0 or more: {area!r}')

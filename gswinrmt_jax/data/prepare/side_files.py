@@ -129,7 +129,7 @@ def check_size(
     width, height = map(float, stated)
   except (ValueError, TypeError):
     raise ValueError(
-        f'has in {path} the width {stated[0]!r} and the height {stated[1]!r}: '
+        f'has the width {stated[0]!r} and the height {stated[1]!r} in {path}: '
         'both must be numbers of pixels'
     ) from None
   if size != (width, height):
