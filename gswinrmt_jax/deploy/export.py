@@ -71,11 +71,13 @@ def export(
     The path of the file.
 
   Raises:
-    UserError: If the model does not support the format, a library is missing,
-      the folder holds other files, or what is read back differs: the arrays of
-      weights, the outputs of a program. The folder is then unchanged.
+    UserError: If weights are not finite, the model does not support the format,
+      a library is missing, the folder holds other files, or what is read back
+      differs: the arrays of weights, the outputs of a program. The folder is
+      then unchanged.
   """
   terminal = terminal or Terminal()
+  weights.check_finite()
   name, write, tolerance = _FORMATS[file_format]
   detects, what = weights.task == 'detection', 'arrays'
   if detects and file_format == 'onnx':
@@ -266,16 +268,9 @@ def _write_torch(weights, path):
   dense = weights.task != 'classification'
   entry = 'state_dict' if dense else 'model'
   try:
-    state_dict.check_is_rmt(model.arch)
+    arrays = state_dict.to_torch_state_dict(weights.variables, model)
   except ValueError as error:
     raise UserError(f'{error} Choose another --format.') from error
-  has_head = weights.card.num_classes and not dense
-  if has_head and model.arch.head != 'proj':
-    raise UserError(
-        f'the released RMT code has no head like that of {weights.card.name}: '
-        'only head=proj can be written'
-    )
-  arrays = state_dict.to_torch_state_dict(weights.variables, model)
   torch_file.write(path, {entry: arrays})
   try:
     return state_dict.from_torch_state_dict(torch_file.read(path)[entry], model)

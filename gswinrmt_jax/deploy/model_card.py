@@ -47,12 +47,15 @@ def write(
     source: What `load_model` takes in the card's example.
   """
   card = weights.card
-  data, known = None, False
+  data, known = card.figures.get('data'), False
   if weights.recipe is not None:
+    data = weights.recipe.data.name
+  if data:
     # Of class folders, it is a path, which means nothing on another machine.
-    path = pathlib.Path(weights.recipe.data.name)
+    path = pathlib.Path(data)
     data, known = path.name, not path.is_absolute()
-  title = weights.folder.absolute().name if data else card.name
+  is_run = weights.recipe is not None
+  title = weights.folder.absolute().name if is_run else card.name
   # As model hubs name them.
   detects = weights.task == 'detection'
   task = 'object-detection' if detects else f'image-{weights.task}'
@@ -68,11 +71,12 @@ def write(
               task_type=task,
               dataset_type=data,
               dataset_name=data,
+              dataset_split=split,
               metric_type=SCORES[name].metric or name,
               metric_name=label,
               metric_value=round(value, 4),
           )
-          for label, name, value, _ in _measured(weights)
+          for label, split, name, value, _ in _measured(weights)
       ],
   )
   leaves = jax.tree.leaves(weights.variables['params'])
@@ -145,26 +149,37 @@ def _placed(card):
   )
 
 
+def _checkpoint(weights):
+  """Returns the step of the weights in their run, and 'raw' or 'ema'.
+
+  Exported weights have them in their card.
+  """
+  if weights.step is not None:
+    return weights.step, weights.which
+  own = weights.card.figures.get('checkpoint', {})
+  return own.get('step'), own.get('weights')
+
+
 def _own_part(weights):
   """Returns 'best' or 'last' and its results; '' if neither is of this step."""
-  figures = weights.card.figures
+  figures, (step, _) = weights.card.figures, _checkpoint(weights)
   for name in ('best', 'last'):
     part = figures.get(name, {})
-    if weights.step is not None and part.get('step') == weights.step:
+    if step is not None and part.get('step') == step:
       return name, part
   return '', {}
 
 
 def _measured(weights):
-  """Yields label, score, value and format of each measured result."""
-  _, part = _own_part(weights)
-  prefix = PREFIX if weights.which == EMA else ''
+  """Yields label, split, score, value and format of each measured result."""
+  (_, part), (_, which) = _own_part(weights), _checkpoint(weights)
+  prefix = PREFIX if which == EMA else ''
   for label, split, name, number in summary.FIGURES:
     # Among up to five classes, the right one is always among the first five.
     trivial = name == 'top5_accuracy' and weights.card.num_classes <= 5
     figure = f'{split}_{prefix}{name}'
     if figure in part and not trivial:
-      yield label, name, part[figure], number
+      yield label, split, name, part[figure], number
 
 
 def _results(weights, data) -> Iterator[str]:
@@ -174,9 +189,10 @@ def _results(weights, data) -> Iterator[str]:
     yield 'Not measured.'
     return
   yield f'| on {data} | |\n| --- | --- |'
-  for label, _, value, number in _measured(weights):
+  for label, _, _, value, number in _measured(weights):
     yield f'| {label} | {value:{number}} |'
-  kind = ', moving average of the weights' if weights.which == EMA else ''
+  _, which = _checkpoint(weights)
+  kind = ', moving average of the weights' if which == EMA else ''
   yield (
       f'\nThe {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
       f'{weights.card.figures["seed"]}.'

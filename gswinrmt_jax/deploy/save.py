@@ -62,14 +62,16 @@ def save_model(
     The path of `model.safetensors`.
 
   Raises:
-    ValueError: If another function made the model, variables are not those of
-      the model or not finite, or a value is invalid.
+    ValueError: If another function made the model or it was changed since,
+      variables are not those of the model or not finite, or a value is invalid.
     UserError: If the model does not take images of `image_size` or computes in
       float64, or the folder holds other files or cannot be written.
   """
   folder, dense = pathlib.Path(folder).expanduser(), _dense_fields(model)
   if fit_within is not None and not dense:
     raise ValueError('fit_within is for segmenters and detectors')
+  if crop != 1.0 and dense:
+    raise ValueError('crop is for classifiers')
   given = {'image_size': image_size, 'mean': mean, 'std': std}
   for name, value in given.items():
     if np.ndim(value) != 1:
@@ -92,9 +94,24 @@ def save_model(
       fit_within=fit_within,
       dtype=jnp.dtype(model.dtype).name,
   )
+  if _for_inference(card.make_model()) != _for_inference(model):
+    raise ValueError(
+        'load_model would make another model: a class or value of this one has '
+        'no place in config.json'
+    )
   _check_variables(variables, card)
   weights = load.Weights(variables, card, str(folder), folder)
   return export.export(weights, 'safetensors', folder, Terminal(io.StringIO()))
+
+
+def _for_inference(model):
+  """Returns a model without what matters in training alone."""
+  if isinstance(model, Backbone):
+    return model.clone(remat='none')
+  changes = {'backbone': model.backbone.clone(remat='none')}
+  if isinstance(model, segmenter.Segmenter):
+    changes['dropout_rate'] = 0.0
+  return model.clone(**changes)
 
 
 def _dense_fields(model):

@@ -82,13 +82,15 @@ class Collector:
       }
       finite = np.isfinite(found['boxes']).all(1)
       finite &= np.isfinite(found['scores'])
+      if 'masks' in outputs:
+        masks = outputs['masks'][index][used]
+        finite &= np.isfinite(masks).all((1, 2))
       self._not_finite += not finite.all()
       found = {name: array[finite] for name, array in found.items()}
       if 'masks' in outputs:
-        masks = outputs['masks'][index][used][finite]
         found['masks'] = [
             encode(mask, box, size[::-1])
-            for mask, box in zip(masks, found['boxes'], strict=True)
+            for mask, box in zip(masks[finite], found['boxes'], strict=True)
         ]
       self._found[row] = found
 
@@ -136,8 +138,7 @@ class Collector:
     scores |= average_precision(truth, found, 'bbox', self._limit)
     with_masks = any('masks' in image for image in self._found.values())
     if with_masks and self._has_masks:
-      of_masks = average_precision(truth, found, 'segm', self._limit)
-      scores |= {k.replace('ap', 'mask_ap', 1): of_masks[k] for k in of_masks}
+      scores |= average_precision(truth, found, 'segm', self._limit, 'mask_')
     return scores
 
 
@@ -185,6 +186,7 @@ def average_precision(
     found: Sequence[Mapping[str, Any]],
     kind: str,
     limit: int = _LIMIT,
+    prefix: str = '',
 ) -> dict[str, Any]:
   """Returns the scores of `Collector.scores` for boxes.
 
@@ -193,6 +195,7 @@ def average_precision(
     found: Detections in COCO's format.
     kind: What is compared: 'bbox' or 'segm'.
     limit: Detections of an image and a class that are counted.
+    prefix: Beginning of the names of scores, but for `class_`.
 
   Raises:
     UserError: If pycocotools is not installed.
@@ -225,10 +228,11 @@ def average_precision(
   scores = {}
   for name, (_, area, threshold) in _SCORES.items():
     rows = slice(None) if threshold is None else thresholds == threshold
-    scores[name] = mean(precision[rows, :, :, area])
+    scores[f'{prefix}{name}'] = mean(precision[rows, :, :, area])
   scores = {name: score for name, score in scores.items() if score is not None}
   classes = precision[..., 0].transpose(2, 0, 1)
-  return scores | {'class_ap': [mean(of_class) for of_class in classes]}
+  by_class = [mean(of_class) for of_class in classes]
+  return scores | {f'class_{prefix}ap': by_class}
 
 
 def covered(

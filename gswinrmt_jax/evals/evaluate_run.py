@@ -113,6 +113,7 @@ def evaluate_run(
       'step': weights.step,
       'epoch': weights.epoch,
       'weights': weights.which,
+      'dtype': weights.card.dtype,
       'data': name,
       'split': taken,
       'image_size': size and list(size),

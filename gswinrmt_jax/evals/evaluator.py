@@ -86,7 +86,7 @@ TASKS = {
         detection.batch_outputs,
         detection.Collector,
         detection.table,
-        'boxes or scores of {:,} images',
+        'boxes, scores or masks of {:,} images',
     ),
 }
 EvalStep = Callable[

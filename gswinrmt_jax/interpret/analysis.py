@@ -60,10 +60,7 @@ def analyze_runs(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
     weights.check_is_classifier()
-    if broken := weights_lib.not_finite(weights.variables):
-      raise UserError(
-          f'{weights.origin} has values that are not finite, in {broken}'
-      )
+    weights.check_finite()
     model = weights.card.make_model(dtype='float32')
     statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)

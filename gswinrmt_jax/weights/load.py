@@ -82,6 +82,13 @@ class Weights:
     """'classification', 'segmentation' or 'detection'."""
     return self.card.task
 
+  def check_finite(self) -> None:
+    """Raises UserError if a value is not finite."""
+    if broken := not_finite(self.variables):
+      raise UserError(
+          f'{self.origin} has values that are not finite, in {broken}'
+      )
+
   def size(self, image_size: int | None = None) -> tuple[int, int] | None:
     """Returns the size that images are resized to.
 

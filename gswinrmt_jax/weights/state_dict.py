@@ -269,11 +269,18 @@ def to_torch_state_dict(
   """Returns a state dict that the released RMT code loads with `strict=True`.
 
   Raises:
-    ValueError: If the model is not an RMT.
+    ValueError: If the model is not an RMT, or a classifier with another head.
   """
+  names = _released_names(model)
+  if isinstance(model, Backbone) and model.num_classes:
+    if model.arch.head != 'proj':
+      raise ValueError(
+          f'The released RMT code has no head={model.arch.head!r}, only '
+          "head='proj'."
+      )
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
   state_dict = {}
-  for path, (key, _) in _released_names(model).items():
+  for path, (key, _) in names.items():
     array = np.asarray(jax.device_get(flat[path]), np.float32)
     state_dict[key] = np.ascontiguousarray(to_torch(key, array))
     if key.endswith('.running_var'):

@@ -158,8 +158,14 @@ def test_torch_for_rmt_alone(digits, tmp_path):
   card = dataclasses.replace(
       loaded.card, fields={**loaded.card.fields, 'head': 'norm'}
   )
-  with pytest.raises(UserError, match='no head like that'):
+  with pytest.raises(UserError, match="no head='norm'"):
     _export(dataclasses.replace(loaded, card=card), 'torch', tmp_path / 'no')
+
+
+def test_weights_that_are_not_finite_are_not_written(digits, tmp_path):
+  broken = jax.tree.map(lambda x: x * np.nan, digits.variables)
+  with pytest.raises(UserError, match='has values that are not finite, in b'):
+    _export(dataclasses.replace(digits, variables=broken), 'torch', tmp_path)
 
 
 @pytest.mark.parametrize('error', [2**-20, np.nan])

@@ -61,9 +61,11 @@ def test_model_hubs_can_read_the_metadata(measured, tmp_path):
       'datasets': ['digits'],
   }
   assert entry['name'] == 'golden_run' and '\n# golden_run\n' in text
-  (result,) = entry['results']
+  validation, result = entry['results']
   assert result['task'] == {'type': 'image-classification'}
-  assert result['dataset'] == {'name': 'digits', 'type': 'digits'}
+  for each, split in ((validation, 'val'), (result, 'test')):
+    data = {'name': 'digits', 'type': 'digits', 'split': split}
+    assert each['dataset'] == data
   assert result['metrics'][-1] == {
       'type': 'loss',
       'name': 'test cross-entropy, smoothing 0.1',
@@ -80,7 +82,25 @@ def test_any_name_of_a_data_set_stays_text(measured, name, tmp_path):
   front = _front(_text(tmp_path, dataclasses.replace(measured, recipe=recipe)))
   assert front['datasets'] == [name]
   dataset = front['model-index'][0]['results'][0]['dataset']
-  assert dataset == {'name': name, 'type': name}
+  assert dataset == {'name': name, 'type': name, 'split': 'val'}
+
+
+def test_weights_that_are_exported_again_keep_their_results(measured, tmp_path):
+  """Their card has the checkpoint, and the data that it was measured on."""
+  checkpoint = {'step': measured.step, 'epoch': 12, 'weights': 'ema'}
+  own = {'checkpoint': checkpoint, 'data': 'digits'}
+  card = dataclasses.replace(
+      measured.card, figures={**measured.card.figures, **own}
+  )
+  again = load.Weights(measured.variables, card, 'weights', tmp_path)
+  text = _text(tmp_path, again)
+  assert '| on digits | |' in text and '| test accuracy | 62.50% |' in text
+  assert 'The best checkpoint, epoch 12, moving average' in text
+  assert _front(text)['datasets'] == ['digits']
+  card = dataclasses.replace(card, figures=measured.card.figures)
+  assert 'Not measured.' in _text(
+      tmp_path, dataclasses.replace(again, card=card)
+  )
 
 
 def test_the_figures_are_those_of_the_weights_that_were_taken(

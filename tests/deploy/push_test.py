@@ -158,7 +158,7 @@ def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
   text = found.files['README.md'].decode()
   head = yaml.safe_load(text.split('---')[1])
   assert head['license'] == 'cc-by-4.0'
-  (result,) = head['model-index'][0]['results']
+  *_, result = head['model-index'][0]['results']
   by_name = {one['name']: one for one in result['metrics']}
   assert by_name['test accuracy'] == {
       'type': 'accuracy',

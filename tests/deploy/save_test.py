@@ -12,7 +12,7 @@ import random_variables
 import gswinrmt_jax
 from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import backbone, factory
 from gswinrmt_jax.weights import card as card_lib
 
 _SIZES = {
@@ -115,3 +115,34 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text('{}')
   with pytest.raises(UserError, match=r'config\.json was not written by'):
     gswinrmt_jax.save_model(tmp_path, model, _variables(model), **_HOW)
+
+
+class _Other(backbone.Backbone):
+  """A model with an equation of its own, and the arrays of a classifier."""
+
+
+def _of_other_stages():
+  detector = gswinrmt_jax.create_detector(
+      'rmt_t', head='cascade', num_classes=3, channels=4
+  )
+  stages = [stage._replace(stds=(1.0,) * 4) for stage in detector.head.stages]
+  return detector.clone(head=detector.head.clone(stages=tuple(stages)))
+
+
+@pytest.mark.parametrize(
+    'make',
+    [
+        lambda: _Other(_classifier().arch, 3, jnp.float32),
+        _of_other_stages,
+    ],
+)
+def test_a_model_that_would_not_be_loaded_is_refused(make, tmp_path):
+  """Its arrays alone do not say so."""
+  with pytest.raises(ValueError, match='load_model would make another model'):
+    gswinrmt_jax.save_model(tmp_path / 'a', make(), {}, **_HOW)
+
+
+def test_the_crop_of_a_dense_model_is_refused(tmp_path):
+  model = gswinrmt_jax.create_segmenter('rmt_t', head='fpn', num_classes=3)
+  with pytest.raises(ValueError, match='crop is for classifiers'):
+    gswinrmt_jax.save_model(tmp_path / 'a', model, {}, crop=0.9, **_HOW)

@@ -1,5 +1,6 @@
 """Tests average precision against pycocotools' own numbers."""
 
+import functools
 import json
 import pathlib
 
@@ -134,8 +135,35 @@ def test_what_is_not_finite_finds_nothing_and_is_counted(what, count):
   scores = collector.scores()
   assert scores['not_finite'] == count and scores['ap'] < 1
   assert evaluator.not_finite(scores, 'detection') == (
-      f'boxes or scores of {count} images are not finite'
+      f'boxes, scores or masks of {count} images are not finite'
   )
+
+
+def test_masks_that_are_not_finite_are_counted():
+  collector = detection.Collector(_RECORDS, 2)
+  for outputs in _perfect(_RECORDS, range(7)):
+    shape = (*outputs['scores'].shape, 4, 4)
+    masks = np.where(
+        outputs['scores'][..., None, None] > 0, np.nan, np.ones(shape)
+    )
+    collector.add({**outputs, 'masks': masks})
+  assert collector.scores()['not_finite'] == 6
+
+
+def test_a_score_of_masks_has_a_name_of_its_own(monkeypatch):
+  """Also if it has no 'ap' in its name."""
+  own = {'recall': detection._SCORES['ap50']}
+  monkeypatch.setattr(detection, '_SCORES', detection._SCORES | own)
+  with np.load(_COCO) as file:
+    truth, found = (
+        json.loads(str(file[f'coco/{name}_json']))
+        for name in ('truth', 'detections')
+    )
+  of = functools.partial(detection.average_precision, truth, found)
+  boxes, masks = of('bbox'), of('segm', prefix='mask_')
+  assert {'recall', 'ap', 'class_ap'} <= boxes.keys()
+  assert {'mask_recall', 'mask_ap', 'class_mask_ap'} <= masks.keys()
+  assert not boxes.keys() & masks.keys()
 
 
 def test_without_detections_and_without_objects():
