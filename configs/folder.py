@@ -120,7 +120,7 @@ def adapt(
   usual = min(max(32, 32 * round(median / 32)), 128)
   side = data.image_size or (min(card.image_size) if card else usual)
   as_stored = 'data.image_size' in given and not data.image_size
-  seen = 'images as stored' if as_stored else f'image size {side}'
+  size_text = 'images as stored' if as_stored else f'image size {side}'
   if card:
     named = datasets.normalization_of(card.mean, card.std)
     if not named and 'data.normalization' not in given:
@@ -135,9 +135,9 @@ def adapt(
     if named:
       fields['data.normalization'] = named
     what = 'model and normalisation' if named else 'model'
-    said = f'{what} of {config.init_from}, {seen}'
+    said = f'{what} of {config.init_from}, {size_text}'
   else:
-    said = f'{seen}, for a median shorter side of {median} pixels'
+    said = f'{size_text}, for a median shorter side of {median} pixels'
     if side > 64:  # a first map of at most 32x32
       fields['model.stem_strides'] = (2, 1, 2, 1)
   fields |= {

@@ -34,7 +34,7 @@ class Prediction:
     image: Path of the image, or 'image' if it was not read from a file.
     labels: Class numbers.
     names: Class names.
-    probabilities: Softmax over all classes.
+    probabilities: Their probabilities, by a softmax over all classes.
   """
 
   image: str

@@ -49,7 +49,7 @@ def push(
         f'{weights.origin} is not a run: push uploads only weights that you '
         'trained (released RMT weights have no licence that allows it)'
     )
-  given, (repository, revision) = repository, hub.check_name(repository)
+  given, (repository, revision) = repository, hub.parse_name(repository)
   if revision:
     raise UserError(f'{given}: name the tag by --revision')
   if tag and not _TAG.fullmatch(tag):

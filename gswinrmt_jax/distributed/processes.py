@@ -121,7 +121,7 @@ def fail_together() -> Iterator[None]:
     raise UserError('another process failed; it says why')
 
 
-def check_same(what: str, value: Any) -> None:
+def check_agree(what: str, value: Any) -> None:
   """Refuses processes that were started with different values.
 
   Args:

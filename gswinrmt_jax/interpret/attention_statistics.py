@@ -11,7 +11,8 @@ cuts smaller. For each stage and group it gives:
             divided by the logarithm of the number of keys; 1 is a uniform row
   row_sum   sum of such a row before normalisation; 1 for a softmax
   gate      mean of G1 = sigmoid(x W_g), and the share of it below 0.1
-  passed    sum |O * G1| / sum |O|: the share of attention that the gate passes
+  passed    sum |O * G1| / sum |O|: the share of the output, LCE included, that
+            the gate passes
   swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of the mean of
             the block over the batch
 

@@ -129,7 +129,7 @@ def compute(
         jnp.asarray(image, jnp.float32),
         tokens,
         label,
-        cam_stage=cam_stage - 1,
+        cam_index=cam_stage - 1,
     )
   logits, label, cam, found = jax.device_get(found)
   return Maps(
@@ -147,11 +147,11 @@ def compute(
   )
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'cam_stage'))
-def _run(model, variables, image, tokens, label, *, cam_stage):
+@functools.partial(jax.jit, static_argnames=('model', 'cam_index'))
+def _run(model, variables, image, tokens, label, *, cam_index):
   """Returns logits, class, Grad-CAM and each stage's arrays (last block).
 
-  `cam_stage` counts from 0.
+  `cam_index` is the stage of Grad-CAM, counted from 0.
   """
   image = image[None]
   paths = [
@@ -179,9 +179,9 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
     logits = model.apply(variables, image, train=False)
   if label is None:
     label = jnp.argmax(logits[0])
-  activation = activations[cam_stage]
-  cam = grad_cam(model, variables, image, activation, label, cam_stage)
-  stride = model.arch.strides[cam_stage]
+  activation = activations[cam_index]
+  cam = grad_cam(model, variables, image, activation, label, cam_index)
+  stride = model.arch.strides[cam_index]
   cam = upsample(cam[0], stride, image.shape[1:3])
   found = [(*attended[path], gates.get(path)) for path in paths]
   return logits[0], label, cam, found

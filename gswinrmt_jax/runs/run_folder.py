@@ -93,7 +93,7 @@ def check_folder(
       or holds files of something else.
   """
   if (folder / _CONFIG).exists():
-    check_same(load_config(folder), config, folder)
+    check_config(load_config(folder), config, folder)
     return
   for name in ('checkpoints', 'metrics.jsonl', 'summary.json'):
     if (folder / name).exists():  # It would be overwritten.
@@ -102,7 +102,7 @@ def check_folder(
       )
 
 
-def check_same(
+def check_config(
     found: ml_collections.ConfigDict,
     config: ml_collections.ConfigDict,
     path: pathlib.Path,

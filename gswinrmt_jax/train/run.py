@@ -200,7 +200,7 @@ def open_run(
       run = _open(config, folder, terminal, locked)
       stack.callback(run.checkpoints.close)
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
-    processes.check_same('configs or images', identity)
+    processes.check_agree('configs or images', identity)
     try:
       yield run
     except (KeyboardInterrupt, SystemError) as error:
@@ -225,7 +225,7 @@ def _open(config, folder, terminal, locked):
   newest = checkpoints.newest_meta()
   if newest:
     saved = recipes.from_json(newest[1]['config'], str(newest[0]))
-    run_folder.check_same(saved, config, newest[0])
+    run_folder.check_config(saved, config, newest[0])
   if not checkpoints.steps():
     metrics_log.check_new(folder)
   # A resumed run has already started from these weights.

@@ -23,7 +23,7 @@ def fetch(name: str) -> pathlib.Path:
   """
   import huggingface_hub  # Importing it takes longer than reading a file.
 
-  repository, revision = check_name(name)
+  repository, revision = parse_name(name)
   try:
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=list(FILES)
@@ -37,7 +37,7 @@ def fetch(name: str) -> pathlib.Path:
   return folder
 
 
-def check_name(name: str) -> tuple[str, str | None]:
+def parse_name(name: str) -> tuple[str, str | None]:
   """Returns OWNER/NAME and the revision, which is None if not given.
 
   Raises:

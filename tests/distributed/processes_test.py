@@ -11,7 +11,7 @@ from gswinrmt_jax.errors import UserError
 def test_one_process_is_the_first_and_asks_nobody():
   assert processes.is_first() and processes.share() == (0, 1)
   assert processes.greatest(-3) == -3
-  processes.check_same('configs', {'seed': 0})
+  processes.check_agree('configs', {'seed': 0})
   with pytest.raises(KeyError), processes.fail_together():
     raise KeyError
 
