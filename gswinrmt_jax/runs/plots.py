@@ -25,18 +25,13 @@ _MARGIN = 80  # pixels for the label to the left of a row of images
 
 # Metric in the log: axis label, scale factor. The second panel also has the
 # other scores that are shown.
+# Panels with a metric each; the second panel has the scores.
 _PANELS = {
-    'loss': ('loss', 1),
-    'ap': ('average precision (%)', 100),
-    'accuracy': ('accuracy (%)', 100),
-    'pixel_accuracy': ('mean IoU, pixel accuracy (%)', 100),
-    'learning_rate': ('learning rate', 1),
-    'grad_norm': ('gradient norm', 1),
+    'loss': 'loss',
+    'learning_rate': 'learning rate',
+    'grad_norm': 'gradient norm',
 }
-# The score in the second panel if a metric is logged; else the accuracy. Styles
-# of the others.
-_SCORES = {'pixel_accuracy': 'pixel_accuracy', 'positives': 'ap'}
-_STYLES = ('s--', 'v:', '^-.')
+_STYLES = ('o-', 's--', 'v:', '^-.')  # of scores
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
     'val': ('tab:orange', 'validation'),
@@ -106,27 +101,21 @@ def _curves(folder, entries, summary):
   figure.suptitle(printable(folder.name), parse_math=False)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
-  logged = set().union(*train)
-  score = next(
-      (_SCORES[name] for name in _SCORES if name in logged), 'accuracy'
-  )
-  names = ('loss', score, 'learning_rate', 'grad_norm')
-  for axes, name in zip(panels, names, strict=True):
-    note = f', {scores.SCORES[name].label}' if name == 'ap' else ''
-    _draw_metric(axes, name, train, epochs, note)
-  shown = [
-      name
+  for axes, name in zip((panels[0], *panels[2:]), _PANELS, strict=True):
+    _draw_metric(axes, name, train, epochs)
+  logged = set().union(*train, *epochs)
+  shown = {
+      name: how.label
       for name, how in scores.SCORES.items()
       if how.shown and how.form.endswith('%')  # as the axis
-      if name != score and any(f'val_{name}' in entry for entry in epochs)
-  ]
-  for name, style in zip(shown, itertools.cycle(_STYLES), strict=False):
-    note = f', {scores.SCORES[name].label}'
-    _draw_epochs(panels[1], name, epochs, 100, style, note)
+      if {name, f'val_{name}'} & logged
+  }
+  named = shown if len(shown) > 1 else {}
+  _draw_scores(panels[1], shown, named, train, epochs)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
     _draw_gamma(panels[-1], train)
-  _mark_results(panels, epochs, summary, {'ap', *shown})
+  _mark_results(panels, epochs, summary, named)
   for axes in panels:
     axes.set_xlabel('epoch')
     axes.grid(alpha=0.3)
@@ -140,17 +129,30 @@ def _curves(folder, entries, summary):
   return canvas
 
 
-def _draw_metric(axes, name, train, epochs, note):
+def _draw_metric(axes, name, train, epochs):
   """Draws a metric per interval and, by split, per epoch."""
-  label, factor = _PANELS[name]
-  alone = name in ('learning_rate', 'grad_norm')
-  x, y = _curve(train, name, factor)
-  color = 'tab:blue' if alone else '0.75'
-  axes.plot(x, y, color=color, lw=1, label='train, per interval')
-  _draw_epochs(axes, name, epochs, factor, 'o-', note)
-  axes.set_ylabel(label)
+  _draw_intervals(
+      axes, name, train, 1, '0.75' if name == 'loss' else 'tab:blue'
+  )
+  _draw_epochs(axes, name, epochs, 1, 'o-')
+  axes.set_ylabel(_PANELS[name])
   if name == 'learning_rate':
     axes.ticklabel_format(axis='y', scilimits=(-2, 3))
+
+
+def _draw_scores(axes, shown, named, train, epochs):
+  """Draws scores in percent; labels have the names of those in `named`."""
+  for name, style in zip(shown, itertools.cycle(_STYLES), strict=False):
+    _draw_intervals(axes, name, train, 100, '0.75')
+    note = f', {named[name]}' if name in named else ''
+    _draw_epochs(axes, name, epochs, 100, style, note)
+  axes.set_ylabel(f'{", ".join(shown.values()) or "score"} (%)')
+
+
+def _draw_intervals(axes, name, train, factor, color):
+  x, y = _curve(train, name, factor)
+  if y:
+    axes.plot(x, y, color=color, lw=1, label='train, per interval')
 
 
 def _draw_epochs(axes, name, epochs, factor, style, note=''):

@@ -141,8 +141,8 @@ def test_a_segmenter_with_an_average(tmp_path, drawn):
   lines = {line.get_label(): line for line in axes.get_lines()}
   for label, value in (
       ('train, per interval', 37.5),
-      ('train (augmented)', 50),
-      ('validation', 75),
+      ('train (augmented), pixel accuracy', 50),
+      ('validation, pixel accuracy', 75),
       ('validation, mean IoU', 25),
       ('validation, EMA, mean IoU', 37.5),
       ('mean IoU, test at the best epoch: 12.50%', 12.5),
@@ -184,7 +184,10 @@ def test_a_score_of_ones_own_is_drawn_and_does_not_decide(
   lines = {line.get_label(): line for line in drawn[0].axes[1].get_lines()}
   assert not any('distance' in label for label in lines)  # no percentage
   assert list(lines['validation, balanced accuracy'].get_ydata()) == [87.5]
+  assert list(lines['validation, accuracy'].get_ydata()) == [75]
   assert 'best epoch: 1, validation 75.00%' in lines
+  axis = drawn[0].axes[1].get_ylabel()
+  assert axis == 'balanced accuracy, accuracy (%)'
 
 
 @pytest.fixture
