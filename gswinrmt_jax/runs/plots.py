@@ -101,8 +101,6 @@ def _curves(folder, entries, summary):
   figure.suptitle(printable(folder.name), parse_math=False)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
-  for axes, name in zip((panels[0], *panels[2:]), _PANELS, strict=True):
-    _draw_metric(axes, name, train, epochs)
   logged = set().union(*train, *epochs)
   shown = {
       name: how.label
@@ -111,6 +109,8 @@ def _curves(folder, entries, summary):
       if {name, f'val_{name}'} & logged
   }
   named = shown if len(shown) > 1 else {}
+  for axes, name in zip((panels[0], *panels[2:]), _PANELS, strict=True):
+    _draw_metric(axes, name, train, epochs, ', loss' if named else '')
   _draw_scores(panels[1], shown, named, train, epochs)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
@@ -129,12 +129,12 @@ def _curves(folder, entries, summary):
   return canvas
 
 
-def _draw_metric(axes, name, train, epochs):
+def _draw_metric(axes, name, train, epochs, note):
   """Draws a metric per interval and, by split, per epoch."""
   _draw_intervals(
       axes, name, train, 1, '0.75' if name == 'loss' else 'tab:blue'
   )
-  _draw_epochs(axes, name, epochs, 1, 'o-')
+  _draw_epochs(axes, name, epochs, 1, 'o-', note)
   axes.set_ylabel(_PANELS[name])
   if name == 'learning_rate':
     axes.ticklabel_format(axis='y', scilimits=(-2, 3))

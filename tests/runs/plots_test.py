@@ -162,7 +162,7 @@ def test_a_detector_s_legend_names_every_line(tmp_path, drawn):
   legend = drawn[0].axes[-1].get_legend()
   assert {text.get_text() for text in legend.get_texts()} == {
       'train, per interval',
-      'train (augmented)',
+      'train (augmented), loss',
       'validation, box AP',
       'validation, box AP50',
       'validation, mask AP',
