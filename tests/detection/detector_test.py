@@ -218,7 +218,7 @@ def test_rpn_is_trained_on_256_anchors_of_which_half_may_have_objects():
   )
   found, sizes = found._replace(anchors=anchors), jnp.array([[128, 128]] * 2)
 
-  apply = jax.jit(functools.partial(head.apply, method='assign'))
+  apply = jax.jit(functools.partial(head.apply, method='rpn_targets'))
 
   def assign(**rngs):
     assigned = apply({}, found, sizes, truth, rngs=rngs).assigned

@@ -37,7 +37,7 @@ def setting(monkeypatch, tmp_path):
 
 def test_several_processes_keep_no_programs(setting, monkeypatch):
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  monkeypatch.setattr(compilation.processes, 'share', lambda: (0, 2))
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
   compilation.keep_programs()
   assert setting() is None
 

@@ -184,7 +184,7 @@ def test_defaults(monkeypatch):
   model = _model('rmt', decay='none', dtype='bfloat16', remat='blocks')
   got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
   assert asked == {
-      'cam_stage': 0,  # the first
+      'cam_index': 0,  # the first
       'dtype': jnp.float32,
       'remat': 'none',
       'tokens': ((6, 4), (3, 2), (1, 1), (0, 0)),
