@@ -235,7 +235,7 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
     path: As in `load`.
 
   Raises:
-    UserError: If there are no such weights, or a file without a card.
+    UserError: If there are no such weights.
   """
   path = _of_this_machine(path)
   folder = _folder_of_name(str(path)) or path
@@ -246,10 +246,7 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
     if folder.suffix == '.safetensors':
       return safetensors_file.read(folder)[1]
     if not (folder.parent / card_lib.FILE).exists():
-      raise UserError(
-          f'{path} has no {card_lib.FILE} beside it, which says its model and '
-          'image size: `gswinrmt convert` writes both'
-      )
+      return _from_file(folder, warn=lambda _: None).card
     folder = folder.parent
   if folder.parent.name == 'checkpoints' and folder.name.isdecimal():
     folder = folder.parent.parent

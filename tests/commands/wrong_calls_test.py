@@ -124,7 +124,7 @@ _WRONG_CALLS = [
     (f'{_FOLDER}own --config.init_from=nowhere', 'nowhere does not exist: na'),
     (f'{_FOLDER}own --config.init_from=~no_one/x', '~no_one/x does not'),
     (f'{_FOLDER}own --config.init_from=gs://a/b', 'gs://a/b is an address'),
-    (f'{_FOLDER}own --config.init_from=w.pth', 'has no config.json beside it'),
+    (f'{_FOLDER}own --config.init_from=w.pth', 'w.pth is not a PyT'),
     (f'{_FOLDER}own --config.init_from=other', 'of a run: it names no mo'),
     (f'{_FOLDER}own --config.optimizer.freeze=backbone', 'without config.init'),
     (

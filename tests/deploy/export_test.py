@@ -240,6 +240,16 @@ def test_the_card_of_a_file_is_in_the_file(digits, tmp_path):
     load.read_card(path)
 
 
+@pytest.mark.parametrize('read', [load.load, load.read_card])
+def test_a_file_without_a_card_is_recognised_by_its_arrays(read, tmp_path):
+  path = tmp_path / 'rmt.pth'
+  torch_pickles.save(path, released_rmt.state_dict())
+  with pytest.raises(
+      UserError, match=r'of widths \(16, 32, 48, 64\) .* is none'
+  ):
+    read(path)
+
+
 @pytest.mark.parametrize('name', ['config.json', 'README.md'])
 def test_files_of_something_else_are_kept(digits, tmp_path, name):
   (tmp_path / name).write_text('{"model": "mine"}')
