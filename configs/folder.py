@@ -39,6 +39,7 @@ import numpy as np
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -167,7 +168,7 @@ def adapt(
     )
   return fields, [
       said,
-      f'{epochs} epochs of {images:,} images in batches of {batch_size}, '
-      f'the first {rising:g} with a rising learning rate',
+      f'{counted(epochs, "epoch")} of {images:,} images in batches of '
+      f'{batch_size}, the first {rising:g} with a rising learning rate',
       f'learning rate {rate:.2g}',
   ]
