@@ -157,8 +157,10 @@ def describe(
 ) -> str:
   """Returns a model's name and its differences from the model of that name.
 
-      retention_compact with widths 48 96 192, depths 2 2 4,
+      retention_compact with window_size 4, widths 48 96 192, depths 2 2 4,
       num_heads 2 4 8, ..., 2,378,426 parameters
+
+  It names every change of the design, and three others.
 
   Args:
     name: A name in `named.MODELS`.
@@ -169,8 +171,8 @@ def describe(
   design, others = [], []
   for field in dataclasses.fields(architecture.Architecture):
     if changed[field.name] != original[field.name]:
-      kind = design if field.metadata['kind'] == 'design' else others
-      kind.append(f'{field.name} {_plain(changed[field.name])}')
+      named_here = design if field.metadata['kind'] == 'design' else others
+      named_here.append(f'{field.name} {_plain(changed[field.name])}')
   if len(others) > _SHOWN:
     others = [*others[:_SHOWN], '...']
   changes = design + others
