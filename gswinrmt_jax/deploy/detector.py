@@ -139,8 +139,7 @@ def _detect(model, variables, pixels, extents):
       capture_intermediates=lambda module, _: module.name in _LAST,
   )
   last = jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(state)])
-  found = {k: v for k, v in found._asdict().items() if v is not None}
-  return found, last.all()
+  return found.arrays(), last.all()
 
 
 def _rounded_up(side):

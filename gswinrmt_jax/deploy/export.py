@@ -217,7 +217,7 @@ def _pixel_model(weights):
 def _program(model, pixels, variables):
   found = model.apply(variables, pixels)
   if isinstance(found, tuple):  # detections
-    return {k: v for k, v in found._asdict().items() if v is not None}
+    return found.arrays()
   return found
 
 

@@ -43,8 +43,9 @@ def batch_outputs(
       padding.
   """
   found = apply(image, extents=batch['extents'])
-  outputs = {k: v for k, v in found._asdict().items() if v is not None}
-  return outputs | {name: batch[name] for name in ('extents', 'row', 'mask')}
+  return found.arrays() | {
+      name: batch[name] for name in ('extents', 'row', 'mask')
+  }
 
 
 class Collector:

@@ -29,6 +29,10 @@ class Detections(NamedTuple):
   labels: Int[Array, '*b d']
   masks: Float[Array, '*b d m m'] | None = None
 
+  def arrays(self) -> dict[str, Array]:
+    """Returns the arrays by name, without masks if there are none."""
+    return {k: v for k, v in self._asdict().items() if v is not None}
+
 
 def suppress(
     boxes: Float[Array, 'n 4'], valid: Bool[Array, ' n'], *, threshold: float
