@@ -5,6 +5,7 @@ import functools
 import re
 
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense.dense_model import DenseModel
 
 _traced = factory.variable_shapes  # which tests replace by the function below
 
@@ -14,7 +15,7 @@ def variable_shapes(model, image_shape=None):
   """Returns `factory.variable_shapes`, which traces every block."""
   depths = model.arch.depths
   thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
-  if hasattr(model, 'backbone'):
+  if isinstance(model, DenseModel):
     thin = model.clone(backbone=model.backbone.clone(arch=thin))
   else:
     thin = model.clone(arch=thin)

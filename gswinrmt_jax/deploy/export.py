@@ -272,10 +272,7 @@ def _write_torch(weights, path):
   except ValueError as error:
     raise UserError(f'{error} Choose another --format.') from error
   torch_file.write(path, {entry: arrays})
-  try:
-    return state_dict.from_torch_state_dict(torch_file.read(path)[entry], model)
-  except ValueError as error:  # such as values that are not finite
-    raise UserError(f'{weights.origin}: {error}') from error
+  return state_dict.from_torch_state_dict(torch_file.read(path)[entry], model)
 
 
 def _write_stablehlo(weights, path):

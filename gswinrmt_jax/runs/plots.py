@@ -23,9 +23,7 @@ _MIN_SIDE = 96  # pixels; smaller images are enlarged
 _LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
 _MARGIN = 80  # pixels for the label to the left of a row of images
 
-# Metric in the log: axis label, scale factor. The second panel also has the
-# other scores that are shown.
-# Panels with a metric each; the second panel has the scores.
+# Axis labels of the panels with one metric; the second panel has the scores.
 _PANELS = {
     'loss': 'loss',
     'learning_rate': 'learning rate',

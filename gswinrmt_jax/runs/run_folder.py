@@ -32,7 +32,7 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
-# What a run has, besides checkpoints, once a step was saved.
+# What a run may have, besides checkpoints, if a step was saved.
 _BEGUN = 'metrics.jsonl', 'damaged_checkpoints', 'summary.json'
 _SHOWN = 3  # most differing fields that a message names
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()

@@ -21,6 +21,7 @@ import numpy as np
 from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.dense_model import DenseModel
 from gswinrmt_jax.models.dense.detector import Detector
 from gswinrmt_jax.models.dense.rcnn import BOX_BINS
 from gswinrmt_jax.models.dense.segmenter import Segmenter
@@ -64,7 +65,6 @@ _BACKBONE = 'backbone'  # of a dense model
 _LAYER_SCALES = ('.gamma_1', '.gamma_2')
 _TRANSPOSED = '.upsample.weight'
 _READS_BOXES = '.shared_fcs.0.weight'  # the first layer of a box head
-_DENSE = (Segmenter, Detector)
 _HEADS = (
     *('neck.', 'decode_head.', 'auxiliary_head.'),
     *('bbox_head.', 'rpn_head.', 'roi_head.'),
@@ -233,7 +233,7 @@ def match_state_dict(
       for key in state_dict
       if key not in expected and not key.endswith(_COUNTER)
   ]
-  if isinstance(model, _DENSE):  # One more layer computes something else.
+  if isinstance(model, DenseModel):  # One more layer computes something else.
     for key in unexpected:
       if key.startswith(_HEADS):
         mismatched[key] = 'the model has no such array'
@@ -378,7 +378,7 @@ def _tables(model: Backbone | Segmenter | Detector) -> dict[str, np.ndarray]:
   of each head.
   """
   tables, arch = {}, model.arch
-  inside = f'{_BACKBONE}.' if isinstance(model, _DENSE) else ''
+  inside = f'{_BACKBONE}.' if isinstance(model, DenseModel) else ''
   for stage, (width, heads, spread) in enumerate(
       zip(arch.widths, arch.num_heads, arch.decay_ranges, strict=True)
   ):

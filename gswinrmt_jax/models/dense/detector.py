@@ -3,15 +3,13 @@
 import dataclasses
 from typing import Any
 
-from flax import linen as nn
 from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes, DetectionHead
+from gswinrmt_jax.models.dense.dense_model import DenseModel
 from gswinrmt_jax.models.dense.rcnn import (
     CASCADE_STAGES,
     MASK_STAGES,
@@ -36,30 +34,18 @@ TITLES = {
 }
 
 
-class Detector(nn.Module):
+class Detector(DenseModel):
   """A backbone with the head of a detector; built by `create_detector`.
 
   Attributes:
-    backbone: The backbone, without a head.
     head: The head, of the backbone's dtype.
     round_extents: Sides of images are rounded up to a multiple of this many
       pixels, by zeros which count as image. 1 makes the padding of a batch have
       no effect. mmdetection pads to 32, so released weights need 32.
   """
 
-  backbone: Backbone
   head: DetectionHead
   round_extents: int = 1
-
-  @property
-  def arch(self) -> Architecture:
-    """The components of the backbone."""
-    return self.backbone.arch
-
-  @property
-  def dtype(self) -> Dtype:
-    """Computation dtype; parameters are float32, logits at least float32."""
-    return self.backbone.dtype
 
   def __call__(
       self,

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flax import linen as nn
 from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.dense_model import DenseModel
 from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
 from gswinrmt_jax.models.dense.upernet import FCNHead, UperNetHead
 from gswinrmt_jax.ops import padding
@@ -26,11 +24,10 @@ TITLES = {'fpn': 'Semantic FPN', 'uper': 'UperNet'}
 Logits = Float[Array, 'b h w k']
 
 
-class Segmenter(nn.Module):
+class Segmenter(DenseModel):
   """A backbone with a decode head; built by `create_segmenter`.
 
   Attributes:
-    backbone: The backbone, without a head.
     decoder: A name in `HEADS`.
     num_classes: Number of logits per pixel.
     channels: Channels of the decode head.
@@ -39,7 +36,6 @@ class Segmenter(nn.Module):
     dropout_rate: Probability that training drops a channel before a classifier.
   """
 
-  backbone: Backbone
   decoder: str
   num_classes: int
   channels: int
@@ -58,16 +54,6 @@ class Segmenter(nn.Module):
       self.auxiliary_head = FCNHead(
           self.num_classes, self.auxiliary_channels, *settings
       )
-
-  @property
-  def arch(self) -> Architecture:
-    """The components of the backbone."""
-    return self.backbone.arch
-
-  @property
-  def dtype(self) -> Dtype:
-    """Computation dtype; parameters are float32, logits at least float32."""
-    return self.backbone.dtype
 
   def __call__(
       self,
