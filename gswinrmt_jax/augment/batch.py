@@ -47,7 +47,7 @@ def augment(
 ) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
   """Augments a training batch as in the paper's Table 2.
 
-  Random crop, flip and RandAugment are applied to uint8 images. Normalisation
+  Random crop, flips and RandAugment are applied to uint8 images. Normalisation
   comes next, then Random Erasing, then Mixup or CutMix, which `mixing=False`
   turns off, as in the last epochs. Draws are independent per image, except
   those of the mixing, which the whole batch shares. The key is the only source
@@ -94,7 +94,8 @@ def augment_images(
   """Augments images, each by itself: all of `augment` but the mixing.
 
   Returns:
-    Normalised images, which of them are flipped, and the key for the mixing.
+    Normalised images, which of them are flipped left to right, and the key for
+    the mixing.
 
   Raises:
     ValueError: If images are not uint8.
@@ -105,6 +106,8 @@ def augment_images(
   image, flipped = crop_and_flip(
       crop_key, image, padding=config.crop_padding, flip=config.flip
   )
+  if config.flip_vertical:
+    image = flip_vertical(jax.random.fold_in(crop_key, 1), image)
   red, green, blue = (min(255, round(255 * level)) for level in mean)
   image = rand_augment.rand_augment(
       rand_key,
@@ -154,6 +157,14 @@ def crop_and_flip(
   down, right = places - padding
   flipped = (uniform[2] < 0.5) & flip
   return shift_and_flip(image, down, right, flipped), flipped
+
+
+def flip_vertical(
+    key: PRNGKeyArray, image: UInt8[Array, 'b h w 3']
+) -> UInt8[Array, 'b h w 3']:
+  """Flips each image top to bottom with probability 1/2."""
+  flipped = jax.random.bernoulli(key, shape=(len(image), 1, 1, 1))
+  return jnp.where(flipped, image[:, ::-1], image)
 
 
 def shift_and_flip(

@@ -34,12 +34,14 @@ class Crop:
     max_class_share: Limit on the share of one class among the pixels that have
       a class; 1 accepts any crop.
     flip: Whether half of the crops are flipped left to right.
+    flip_vertical: Whether half of the crops are flipped top to bottom.
   """
 
   size: tuple[int, int]
   scale: tuple[float, float] = (0.5, 2.0)
   max_class_share: float = 0.75
   flip: bool = True
+  flip_vertical: bool = False
 
 
 class SegmentationSource(sources.TfdsSource):
@@ -260,6 +262,8 @@ def random_crop(
   image = resizing.resize(image, size, box)
   if crop.flip and rng.random() < 0.5:
     image, label = image[:, ::-1], label[:, ::-1]
+  if crop.flip_vertical and rng.random() < 0.5:
+    image, label = image[::-1], label[::-1]
   return image, label
 
 

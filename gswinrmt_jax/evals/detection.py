@@ -18,14 +18,15 @@ from gswinrmt_jax.ops import roi_align
 from gswinrmt_jax.ops.nms import Detections
 
 _LIMIT = 100  # detections of an image and a class that COCO counts
-# Name: title, index of the area range in COCO's arrays, threshold of the IoU.
+# Name: title, COCO's array, index of its area range, threshold of the IoU.
 _SCORES = {
-    'ap': ('AP', 0, None),
-    'ap50': ('AP50', 0, 0.5),
-    'ap75': ('AP75', 0, 0.75),
-    'ap_small': ('AP, small', 1, None),
-    'ap_medium': ('AP, medium', 2, None),
-    'ap_large': ('AP, large', 3, None),
+    'ap': ('AP', 'precision', 0, None),
+    'ap50': ('AP50', 'precision', 0, 0.5),
+    'ap75': ('AP75', 'precision', 0, 0.75),
+    'ap_small': ('AP, small', 'precision', 1, None),
+    'ap_medium': ('AP, medium', 'precision', 2, None),
+    'ap_large': ('AP, large', 'precision', 3, None),
+    'ar': ('AR', 'recall', 0, None),
 }
 
 
@@ -121,12 +122,12 @@ class Collector:
 
     They are 'ap', the mean over IoU thresholds .5 to .95, 'ap50', 'ap75',
     'ap_small', 'ap_medium', 'ap_large' (areas below 32 x 32, up to 96 x 96, and
-    above, in pixels of the stored images) and 'class_ap', for boxes; for masks,
-    if the objects have them, the same as 'mask_ap' and so on. Sizes that
-    no object has are left out. A class without objects has the AP None, and no
-    mean includes it. 'images' counts the images, and `detections` is the number
-    per image and class that is counted: 100, or more if the detector may return
-    more.
+    above, in pixels of the stored images), 'ar', the mean recall over IoU
+    thresholds, and 'class_ap', for boxes; for masks, if the objects have them,
+    the same as 'mask_ap' and so on. Sizes that no object has are left out. A
+    class without objects has the AP None, and no mean includes it. 'images'
+    counts the images, and `detections` is the number per image and class that
+    is counted: 100, or more if the detector may return more.
 
     Raises:
       UserError: If pycocotools is not installed.
@@ -218,8 +219,8 @@ def average_precision(
     evaluation.params.imgIds = [image['id'] for image in truth['images']]
     evaluation.evaluate()
     evaluation.accumulate()
-  # Thresholds, recalls, classes, areas, limits; -1 where there is no object.
-  precision = evaluation.eval['precision'][..., -1]
+  # Precision is by threshold, recall level, class, area and limit; recall is
+  # without the levels. Both are -1 where there is no object.
   thresholds = evaluation.params.iouThrs
 
   def mean(values):
@@ -227,11 +228,12 @@ def average_precision(
     return float(known.mean()) if known.size else None
 
   scores = {}
-  for name, (_, area, threshold) in _SCORES.items():
+  for name, (_, array, area, threshold) in _SCORES.items():
     rows = slice(None) if threshold is None else thresholds == threshold
-    scores[f'{prefix}{name}'] = mean(precision[rows, :, :, area])
+    values = evaluation.eval[array][rows, ..., area, -1]
+    scores[f'{prefix}{name}'] = mean(values)
   scores = {name: score for name, score in scores.items() if score is not None}
-  classes = precision[..., 0].transpose(2, 0, 1)
+  classes = np.moveaxis(evaluation.eval['precision'][..., 0, -1], 2, 0)
   by_class = [mean(of_class) for of_class in classes]
   return scores | {f'class_{prefix}ap': by_class}
 

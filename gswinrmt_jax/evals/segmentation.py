@@ -65,8 +65,9 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
       IoU_k = C_kk / (sum_j C_kj + sum_i C_ik - C_kk)
       accuracy_k = C_kk / sum_j C_kj
 
-  A class that occurs in no label and no prediction has the IoU None, and
-  `mean_iou` leaves it out. One that occurs in no label has the accuracy None.
+  A class that occurs in no label and no prediction has the IoU None, and one
+  that occurs in no label the accuracy None. `mean_iou` and `mean_accuracy`, the
+  means over classes, leave them out.
   `not_finite` is there only if logits of some pixels are not finite; they count
   as labelled, and as no prediction.
 
@@ -85,6 +86,7 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
       **({'not_finite': not_finite} if not_finite else {}),
       'mean_iou': float(iou.mean()),
       'pixel_accuracy': float(right.sum() / labelled.sum()),
+      'mean_accuracy': float(accuracy.mean()),
       'loss': float(sums['loss'] / labelled.sum()),
       'class_iou': iou.tolist(),
       'class_accuracy': accuracy.tolist(),
@@ -104,6 +106,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
       f'{"images":<{width}}{report["images"]:>10}',
       row('mean IoU', report['mean_iou']),
       row('pixel accuracy', report['pixel_accuracy']),
+      row('mean accuracy', report['mean_accuracy']),
       f'{"cross-entropy":<{width}}{report["loss"]:>10.4f}',
       '',
       f'{"class":<{width}}{"IoU":>10}{"accuracy":>10}',

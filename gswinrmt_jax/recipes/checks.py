@@ -94,11 +94,13 @@ def _check_together(config):
     refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
   _check_optimizer(config.optimizer)
-  if config.optimizer.freeze and not config.init_from:
-    raise UserError(
-        f"config.optimizer.freeze is '{config.optimizer.freeze}' without "
-        'config.init_from: random weights would be frozen'
-    )
+  for field in ('freeze', 'freeze_statistics'):
+    value = config.optimizer[field]
+    if value and not config.init_from:
+      raise UserError(
+          f'config.optimizer.{field} is {value!r} without config.init_from: '
+          'random values would be frozen'
+      )
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
@@ -172,7 +174,8 @@ def _check_task(config):
     )
   if config.token_label_weight:
     when = 'with token labels, whose maps are not adjusted for it'
-    for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
+    fields = ('crop_padding', 'flip_vertical', 'mixup_alpha', 'cutmix_alpha')
+    for name in fields:
       wanted.setdefault(f'augment.{name}', (0, when))
   for path, (value, when) in wanted.items():
     if config[path] != value:

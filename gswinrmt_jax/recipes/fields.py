@@ -320,8 +320,8 @@ FIELDS: Mapping[str, Field] = {
         off=0,
     ),
     'augment.flip': _common(True, 'mirror half of the images left to right'),
-    'augment.flip_vertical': _detector(
-        False, "mirror half of a detector's images top to bottom"
+    'augment.flip_vertical': _common(
+        False, 'mirror half of the images top to bottom'
     ),
     'augment.multi_scale': _detector(
         False,
@@ -338,8 +338,11 @@ FIELDS: Mapping[str, Field] = {
         'ten tries',
         at_most=1,
     ),
-    'augment.photometric': _segmenter(
-        False, 'distort brightness, contrast, saturation and hue'
+    'augment.photometric': Field(
+        False,
+        "distort a segmenter's or detector's images: brightness, contrast, "
+        'saturation and hue',
+        tasks=PIXELS | BOXES,
     ),
     'augment.rand_augment_set': _classifier(
         'timm',
@@ -459,11 +462,22 @@ FIELDS: Mapping[str, Field] = {
             'backbone',
         ),
     ),
+    'optimizer.freeze_statistics': _common(
+        False,
+        "BatchNorms of the backbone normalise by init_from's statistics, which "
+        'stay as they are, also where weights are trained: for batches of a '
+        'few images',
+    ),
     'optimizer.layer_decay': _common(
         1.0,
         'learning rate of a block / that of the next one, from the head down '
         'to the stem',
         at_most=1,
+    ),
+    'optimizer.clip_norm': _common(
+        0.0,
+        'largest l2 norm of the gradient of all parameters together; larger '
+        'ones are scaled to it; 0: no limit',
     ),
     'optimizer.b1': _common(0.9, 'decay of the first moment of Adam', below=1),
     'optimizer.b2': _common(

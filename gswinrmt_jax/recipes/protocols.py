@@ -284,6 +284,7 @@ def with_argument(
   config.compile_effort = 'quick'  # most of the time is compilation
   config.token_label_weight = 0.0  # the digits have no label maps
   config.init_from = config.optimizer.freeze = ''  # of a wider model
+  config.optimizer.freeze_statistics = False
   config.stop_after_epochs, config.profile_steps = 0, ''  # of a longer run
   config.accumulate_steps = 1  # of a larger batch
   config.augment.mix_off_epochs = 0  # the only epoch is mixed

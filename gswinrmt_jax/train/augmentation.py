@@ -42,11 +42,12 @@ def from_config(
     UserError: If token labels cannot be used: an image is not a whole number of
       tokens.
   """
+  distort = config.augment.photometric
   match recipes.task(config):
     case 'detection':
-      return functools.partial(_with_objects, info)
+      return functools.partial(_with_objects, info, distort)
     case 'segmentation':
-      return functools.partial(_with_pixels, info, config.augment.photometric)
+      return functools.partial(_with_pixels, info, distort)
   if config.token_label_weight:
     stride = model.arch.stride
     token_labels.extents(info.image_size, stride)  # a check
@@ -94,25 +95,28 @@ def _with_tokens(config, info, stride, key, batch, step):
 def _with_pixels(info, distort, key, batch, step):
   """Returns images and labels; decoding has already cropped and flipped."""
   del step
-  image = batch['image']
-  if distort:
-    how = photometric.draw(key, len(image))
-    image = photometric.distort(image.astype(jnp.float32), how)
-  image = _normalized(image, batch['extents'], info)
+  image = _padded_images(info, distort, key, batch)
   return image, batch['label'].astype(jnp.int32)
 
 
-def _with_objects(info, key, batch, step):
+def _with_objects(info, distort, key, batch, step):
   """Returns images and their objects; decoding has already flipped them."""
-  del key, step
-  image = _normalized(batch['image'], batch['extents'], info)
+  del step
+  image = _padded_images(info, distort, key, batch)
   truth = assignment.Truth(
       batch['boxes'], batch['labels'], batch['valid'], batch.get('bitmaps')
   )
   return image, {'extents': batch['extents'], 'truth': truth}
 
 
-def _normalized(image, extents, info):
-  """Normalises, then pads with zeros, as mmsegmentation and mmdetection do."""
+def _padded_images(info, distort, key, batch):
+  """Distorts and normalises images, then pads them with zeros.
+
+  This is the order of mmsegmentation and mmdetection.
+  """
+  image = batch['image']
+  if distort:
+    how = photometric.draw(key, len(image))
+    image = photometric.distort(image.astype(jnp.float32), how)
   image = augment_lib.normalize(image, mean=info.mean, std=info.std)
-  return padding.fill(image, extents)
+  return padding.fill(image, batch['extents'])

@@ -202,6 +202,7 @@ def load_train(config: ml_collections.ConfigDict) -> Records:
           scale=augment.resize,
           max_class_share=augment.max_class_share,
           flip=augment.flip,
+          flip_vertical=augment.flip_vertical,
       )
     case _:
       training = None

@@ -19,13 +19,19 @@ _SHOWN = 8  # most names that a report lists
 _BACKBONE = 'backbone'  # the submodule of a segmenter or detector
 
 
-def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
+def check(
+    target: Mapping[str, Any],
+    source: Weights,
+    freeze: str = '',
+    freeze_statistics: bool = False,
+) -> None:
   """Refuses weights of another model, judging by shapes alone.
 
   Args:
     target: Shapes of the model's variables.
     source: The weights to start from.
     freeze: As `config.optimizer.freeze`.
+    freeze_statistics: As `config.optimizer.freeze_statistics`.
 
   Raises:
     UserError: If, apart from the heads, the source has arrays for less than
@@ -46,11 +52,21 @@ def check(target: Mapping[str, Any], source: Weights, freeze: str = '') -> None:
         f'{share:.0%} of the values fit; {first} {fresh[first]}'
     )
   for name, why in fresh.items():
-    if layerwise.is_frozen(_path(name), freeze):
-      raise UserError(
-          f"config.optimizer.freeze is '{freeze}', but {name} {why}: random "
-          'values would be frozen'
-      )
+    path = _path(name)
+    if layerwise.is_frozen(path, freeze):
+      field = f"freeze is '{freeze}'"
+    elif (
+        freeze_statistics
+        and name.startswith('batch_stats/')
+        and layerwise.in_backbone(path)
+    ):
+      field = 'freeze_statistics is True'
+    else:
+      continue
+    raise UserError(
+        f'config.optimizer.{field}, but {name} {why}: random values would be '
+        'frozen'
+    )
 
 
 def of_other_classes(source: Weights, info: datasets.Info) -> dict[str, str]:

@@ -12,6 +12,8 @@ from flax import linen as nn
 import jax
 import optax
 
+from gswinrmt_jax.models.layers import BatchNorm
+
 # A value of `config.optimizer.freeze`, and the submodule of a segmenter.
 _BACKBONE = 'backbone'
 # The modules of a backbone. The norms of a dense model's maps are not among
@@ -81,15 +83,25 @@ def stop_gradients(params: Any, freeze: str) -> Any:
   )
 
 
-def evaluate_frozen(freeze: str) -> contextlib.AbstractContextManager[None]:
+def evaluate_frozen(
+    freeze: str, statistics: bool
+) -> contextlib.AbstractContextManager[None]:
   """Returns a context in which frozen modules run as in evaluation.
 
   Their BatchNorms normalise by the running statistics, which stay as they are,
-  and their blocks have no stochastic depth.
+  and their blocks have no stochastic depth. With `statistics`, all BatchNorms
+  of the backbone do so, even those whose scale and bias are trained, as with
+  `norm_eval=True` in mmdetection.
   """
 
   def interceptor(call, args, kwargs, context):
-    if 'train' in kwargs and is_frozen(context.module.path, freeze):
+    module = context.module
+    frozen = is_frozen(module.path, freeze) or (
+        statistics
+        and isinstance(module, BatchNorm)
+        and in_backbone(module.path)
+    )
+    if frozen and 'train' in kwargs:
       kwargs = {**kwargs, 'train': False}
     return call(*args, **kwargs)
 

@@ -27,8 +27,9 @@ def from_config(
 ) -> optax.GradientTransformation:
   """Returns the optimizer of a config's section `optimizer`: AdamW or Muon.
 
-  The two differ in what scales a gradient. Decoupled weight decay of what
-  `decay_mask` selects and the learning rate follow.
+  The two differ in what scales a gradient, which may be clipped before:
+  `g min(1, clip_norm / |g|)`, with `|g|` over all trained parameters. Decoupled
+  weight decay of what `decay_mask` selects and the learning rate follow.
   """
   scale = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps)
   if optimizer.name == 'muon':
@@ -44,6 +45,8 @@ def from_config(
       optax.add_decayed_weights(optimizer.weight_decay, mask),
       optax.scale_by_learning_rate(learning_rate),
   )
+  if optimizer.clip_norm:
+    tx = optax.chain(optax.clip_by_global_norm(optimizer.clip_norm), tx)
   tx = layerwise.freeze_updates(tx, optimizer.freeze)
   if optimizer.layer_decay < 1:
     tx = optax.chain(tx, layerwise.scale_by_layer(optimizer.layer_decay))

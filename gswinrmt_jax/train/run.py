@@ -234,7 +234,12 @@ def _open(config, folder, terminal, locked):
     init_from = weights.load(config.init_from, warn=terminal.say)
     # Apart from the head, no array depends on the data, which is not read yet.
     target = factory.variable_shapes(recipes.make_model(config, num_classes=2))
-    fine_tuning.check(target, init_from, config.optimizer.freeze)
+    fine_tuning.check(
+        target,
+        init_from,
+        config.optimizer.freeze,
+        config.optimizer.freeze_statistics,
+    )
   if config.num_epochs:  # Before the data is decoded, if possible.
     schedule_lib.check_stop(
         config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
@@ -274,8 +279,9 @@ def _check_batch(config, model, image_shape):
   """Refuses batches in which a BatchNorm would see one value per channel."""
   if config.batch_size > 1:
     return
-  trained = config.optimizer.freeze != 'backbone'
-  small = trained and max(image_shape[:2]) <= model.arch.stride
+  optimizer = config.optimizer
+  fixed = optimizer.freeze == 'backbone' or optimizer.freeze_statistics
+  small = not fixed and max(image_shape[:2]) <= model.arch.stride
   if config.segmenter.head == 'uper' or (
       small and factory.variable_shapes(model).get('batch_stats')
   ):

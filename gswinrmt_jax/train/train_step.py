@@ -34,6 +34,7 @@ def make_train_step(
     ema_decay: float = 0.0,
     ema_warmup: bool = False,
     freeze: str = '',
+    freeze_statistics: bool = False,
     skip_nonfinite: bool = False,
     accumulate_steps: int = 1,
     pairs: bool = True,
@@ -54,6 +55,8 @@ def make_train_step(
     ema_decay: EMA decay per step; 0 if the state keeps no EMA.
     ema_warmup: Whether the EMA warms up, see `train_state.update_ema`.
     freeze: What is not trained, see `layerwise.is_frozen`.
+    freeze_statistics: Whether the backbone's BatchNorms keep their statistics
+      and normalise by them.
     skip_nonfinite: Whether a step whose loss or gradient is not finite changes
       only the step number.
     accumulate_steps: Number of parts for gradient accumulation.
@@ -91,7 +94,7 @@ def make_train_step(
           },
           mutable=['batch_stats'],
       )
-      with layerwise.evaluate_frozen(freeze):
+      with layerwise.evaluate_frozen(freeze, freeze_statistics):
         value, (metrics, updated) = loss(apply, image, targets, loss_key)
       return value, (metrics, updated['batch_stats'])
 

@@ -110,6 +110,7 @@ def build(
       ),
       ema_warmup=config.ema_warmup,
       freeze=config.optimizer.freeze,
+      freeze_statistics=config.optimizer.freeze_statistics,
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
       pairs=recipes.task(config) == 'classification',

@@ -71,6 +71,23 @@ def test_other_batches_are_refused(change, said, as_users_run):
     batch.augment(jax.random.key(0), *change(*_batch()), OFF, **_DATA)
 
 
+def test_flips_top_to_bottom_are_of_half_of_the_images_and_change_no_draw():
+  image, label = (np.repeat(array, 40, 0) for array in _batch())
+  moved = {**OFF, 'crop_padding': 4, 'flip': True}
+  plain, turned = (
+      _augment(
+          jax.random.key(0),
+          image,
+          label,
+          config=FrozenConfigDict({**moved, 'flip_vertical': flip}),
+      )[0]
+      for flip in (False, True)
+  )
+  same = (turned == plain).all((1, 2, 3))
+  flipped = (turned == plain[:, ::-1]).all((1, 2, 3))
+  assert (same ^ flipped).all() and 0.4 < flipped.mean() < 0.6
+
+
 def test_the_key_decides():
   image, label = _batch()
 

@@ -66,18 +66,19 @@ def test_label_follows_the_image_through_resizing(axis, side):
   _agrees(resizing.resize(image, size), got)
 
 
+@pytest.mark.parametrize('vertical', [False, True])
 @pytest.mark.parametrize('axis', [0, 1])
-def test_label_follows_the_image_through_crops_and_flips(axis):
+def test_label_follows_the_image_through_crops_and_flips(axis, vertical):
   image, label = _ramp(axis)
-  crop = Crop((60, 70), max_class_share=1)
+  crop = Crop((60, 70), max_class_share=1, flip_vertical=vertical)
   rises = []
   for seed in range(8):
     rng = np.random.default_rng(seed)
     got = segmentation.random_crop(image, label, None, crop, rng)
     _agrees(*got)
     rises.append(float(got[1][-1, -1]) > float(got[1][0, 0]))
-  # Some crops are flipped horizontally, none vertically.
-  assert all(rises) if axis == 0 else 0 < sum(rises) < 8
+  # By default, some crops are flipped horizontally, none vertically.
+  assert 0 < sum(rises) < 8 if axis or vertical else all(rises)
 
 
 def test_a_part_is_that_of_the_whole():

@@ -27,9 +27,10 @@ def test_average_precision_equals_cocos(kind):
   )
   scores = detection.average_precision(truth, found, kind)
   classes = [np.nan if x is None else x for x in scores.pop('class_ap')]
-  np.testing.assert_allclose(
-      [*scores.values()], arrays[f'coco/{kind}_stats'][:6], atol=1e-12
-  )
+  *precision, recall = scores.values()
+  stats = arrays[f'coco/{kind}_stats']  # the ninth is AR of 100 detections
+  np.testing.assert_allclose([*precision], stats[:6], atol=1e-12)
+  assert recall == pytest.approx(stats[8], abs=1e-12) != stats[0]
   np.testing.assert_allclose(
       classes, arrays[f'coco/{kind}_class_ap'], atol=1e-12
   )

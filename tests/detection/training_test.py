@@ -140,19 +140,26 @@ def _by_hand(run):
 
 
 def test_training_sees_the_normalisation_of_the_data():
+  """And, if wanted, colours that are distorted, in the image alone."""
   info, key = tiny_objects.INFO, jax.random.key(0)
-  augment = augmentation.from_config(tiny_objects.recipe(), info, None, None)
+  augment, distort = (
+      augmentation.from_config(tiny_objects.recipe(**change), info, None, None)
+      for change in ({}, {'augment.photometric': True})
+  )
   pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
   batch = {
       'image': jnp.asarray(pixels),
-      'extents': jnp.array([[4, 5]] * 2),
+      'extents': jnp.array([[4, 5], [3, 5]]),
       'boxes': jnp.zeros((2, 1, 4)),
       'labels': jnp.zeros((2, 1), jnp.int32),
       'valid': jnp.zeros((2, 1), bool),
   }
   image, _ = augment(key, batch, 0)
   want = (pixels / 255 - np.array(info.mean)) / np.array(info.std)
+  want[1, 3] = 0  # padding
   np.testing.assert_allclose(image, want, rtol=1e-5, atol=1e-6)
+  other, _ = distort(key, batch, 0)
+  assert (other[:, :3] != want[:, :3]).mean() > 0.9 and not other[1, 3].any()
 
 
 @functools.cache

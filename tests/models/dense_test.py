@@ -519,6 +519,10 @@ def test_scores_are_mmsegmentations():
   np.testing.assert_allclose(
       report['pixel_accuracy'], want['miou/aAcc'], rtol=1e-12
   )
+  assert np.isnan(want['miou/Acc']).any()  # mmsegmentation's mAcc leaves it out
+  np.testing.assert_allclose(
+      report['mean_accuracy'], np.nanmean(want['miou/Acc']), rtol=1e-12
+  )
   text = segmentation.table(report, [f'class {i}' for i in range(5)])
   assert len({len(line) for line in text.splitlines() if line}) <= 2
 

@@ -117,6 +117,9 @@ def test_what_is_frozen_must_be_in_the_weights():
   said = "is 'backbone', but params/stage2/bias is not in the weights: ra"
   with pytest.raises(UserError, match=said):
     fine_tuning.check(initial, weights, 'backbone')
+  initial['batch_stats'] = {'stage2': {'mean': np.zeros(4, np.float32)}}
+  with pytest.raises(UserError, match='statistics is True, but batch_stats/st'):
+    fine_tuning.check(initial, weights, freeze_statistics=True)
 
 
 def test_a_list_of_many_names_is_cut():

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.train import layerwise, optimizer, train_state
 from gswinrmt_jax.train import train_step as step_lib
@@ -114,7 +114,7 @@ class _Part(nn.Module):
   @nn.compact
   def __call__(self, x, *, train):
     x = nn.Dense(4, name='linear')(x)
-    x = nn.BatchNorm(use_running_average=not train, name='norm')(x)
+    x = layers.BatchNorm(name='norm')(x, train=train)
     return nn.Dropout(0.5, deterministic=not train)(x)
 
 
@@ -123,10 +123,11 @@ class _Model(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train):
-    x = x.mean((1, 2))
+    x = x.mean((1, 2), keepdims=True)
     for name in _FROZEN['backbone']:
       x = _Part(name=name)(x, train=train)
-    return nn.Dense(3, name='head')(x)
+    x = layers.BatchNorm(name='head_norm')(x, train=train)
+    return nn.Dense(3, name='head')(x)[:, 0, 0]
 
 
 @pytest.mark.parametrize('name', ['adamw', 'muon'])
@@ -157,7 +158,7 @@ def _optimizer(rate, name='adamw', *, decay=1.0, freeze=''):
 
 @pytest.fixture(scope='module', name='trained')
 def _trained():
-  """Returns a function: freeze -> the states before and after three steps."""
+  """Returns a function: what is frozen -> states around three steps."""
   model = _Model()
   rng = np.random.default_rng(0)
   batch = {
@@ -169,7 +170,7 @@ def _trained():
     return batch['image'], jax.nn.one_hot(batch['label'], 3)
 
   @functools.cache
-  def start(freeze):
+  def start(freeze, statistics):
     """Returns the state and the compiled step."""
     tx = _optimizer(lambda _: 0.1, freeze=freeze)
     create = jax.jit(
@@ -178,12 +179,17 @@ def _trained():
         )
     )
     step = step_lib.make_train_step(
-        model, tx, augmentation, ema_decay=0.9, freeze=freeze
+        model,
+        tx,
+        augmentation,
+        ema_decay=0.9,
+        freeze=freeze,
+        freeze_statistics=statistics,
     )
     return create(), jax.jit(step)
 
-  def train(freeze, drop_key=0):
-    before, step = start(freeze)
+  def train(freeze, drop_key=0, statistics=False):
+    before, step = start(freeze, statistics)
     after = before
     for _ in range(3):
       after, metrics = step(after, batch, jax.random.key(drop_key))
@@ -216,6 +222,39 @@ def test_what_is_frozen_stays_bit_for_bit(trained, freeze):
   still = {part for part, changes in moved.items() if not any(changes)}
   assert still == set(_FROZEN[freeze])
   assert all(moved['head'])
+
+
+def test_frozen_statistics_stay_while_weights_are_trained(trained):
+  """Those of the backbone; the head has a BatchNorm of its own."""
+  before, after, _ = trained('', statistics=True)
+  same = jax.tree.map(
+      lambda old, new: bool((old == new).all()),
+      before.batch_stats,
+      after.batch_stats,
+  )
+  assert _parts(same) == {
+      **dict.fromkeys(_FROZEN['backbone'], True),
+      'head_norm': False,
+  }
+  old, new = (
+      state.params['stem']['norm']['scale'] for state in (before, after)
+  )
+  assert (old != new).all()
+  # The first step normalises by mean 0 and variance 1.
+  stem = layers.BatchNorm(name='stem')
+  x = jnp.arange(12.0).reshape(3, 1, 1, 4)
+  variables = stem.init(jax.random.key(0), x, train=False)
+
+  class Whole(nn.Module):
+
+    @nn.compact
+    def __call__(self, x):
+      return layers.BatchNorm(name='stem')(x, train=True)
+
+  nested = {kind: {'stem': tree} for kind, tree in variables.items()}
+  with layerwise.evaluate_frozen('', True):
+    out, _ = Whole().apply(nested, x, mutable=['batch_stats'])
+  np.testing.assert_allclose(out, x, rtol=1e-4)
 
 
 def test_no_gradient_reaches_what_is_frozen():

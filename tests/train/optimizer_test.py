@@ -139,9 +139,9 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
   assert counts == list(RELEASED[name])
 
 
-def _adamw_by_hand(params, grads, rates, decay):
+def _adamw_by_hand(params, grads, rates, decay, eps=1e-3):
   """Runs Kingma and Ba's Algorithm 1 with decoupled decay, in float64."""
-  m, v, b1, b2, eps = 0.0, 0.0, 0.8, 0.95, 1e-3
+  m, v, b1, b2 = 0.0, 0.0, 0.8, 0.95
   for t, (g, rate) in enumerate(zip(grads, rates, strict=True), 1):
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
     ratio = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
@@ -167,6 +167,31 @@ def test_ten_updates_are_those_of_the_algorithm():
   for name, decay in (('kernel', 0.25), ('bias', 0.0)):
     expected = _adamw_by_hand(np.ones(7), grads, rates, decay)
     np.testing.assert_allclose(params[name], expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize('name', ['adamw', 'muon'])
+def test_the_gradient_of_all_parameters_is_clipped(name):
+  """To a norm of 2; with a large epsilon, Adam's update depends on it."""
+  rng = np.random.default_rng(0)
+  first, second = rng.normal(size=(2, 2, 7))
+  grads = [3 * first, 0.1 * second]  # of norm above 2, and below
+  norms = [np.linalg.norm(gradient) for gradient in grads]
+  assert norms[0] > 2 > norms[1]
+  how = {'name': name, 'b1': 0.8, 'b2': 0.95, 'eps': 1.0, 'weight_decay': 0.0}
+  tx = _optimizer(lambda _: 0.1, clip_norm=2.0, **how)
+  params = {'a': jnp.ones(7), 'b': jnp.ones(7)}
+  state = tx.init(params)
+  for gradient in grads:
+    gradient = dict(zip('ab', jnp.float32(gradient), strict=True))
+    updates, state = tx.update(gradient, state, params)
+    params = optax.apply_updates(params, updates)
+  clipped = [grads[0] * 2 / norms[0], grads[1]]
+  for row, leaf in enumerate('ab'):
+    expected = _adamw_by_hand(
+        np.ones(7), [one[row] for one in clipped], (0.1, 0.1), 0.0, eps=1.0
+    )
+    np.testing.assert_allclose(params[leaf], expected, rtol=2e-6)
+  assert optimizer.last_learning_rate(lambda _: 0.1, state) == 0.1
 
 
 def _muon_by_hand(w, grads, rates, decay):
