@@ -26,7 +26,7 @@ A tiny model, in under a minute, to see that all of it runs:
 
 Result: Retention has 90.48 % validation and 89.20 % test accuracy with the EMA
 of its best epoch, the 27th (JPEG-75 copy of CIFAR-10, --config.dtype=float32,
-seed 0, JAX 0.10, two CPU cores at 295 s an epoch). A warm restart,
+seed 0, JAX 0.10, two CPU cores at 296 s an epoch). A warm restart,
 
   python train.py --config=configs/cifar10_small.py --config.dtype=float32 \
     --config.init_from=runs/cifar10_small --config.num_epochs=25 \
