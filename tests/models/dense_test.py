@@ -313,7 +313,6 @@ _SMALL = {
 @pytest.mark.parametrize(
     ('name', 'head', 'more'),
     [
-        ('retention_compact', 'uper', {'auxiliary_channels': 6}),
         ('swat_compact', 'fpn', {'window_size': 4, 'auxiliary_channels': 6}),
         ('rmt_swin_t', 'uper', {'feature_norm': False}),
     ],
@@ -458,10 +457,6 @@ def test_what_has_no_auxiliary_head_says_so():
         (
             {'auxiliary_channels': -1},
             'auxiliary_channels=-1 must be a whole number',
-        ),
-        (
-            {'channels': 2.5},
-            'channels=2.5 must be a whole number of at least 1',
         ),
         ({'head': 'uper', 'neck_channels': 9}, 'UperNet has no neck'),
         ({'dropout_rate': 1.0}, r'dropout_rate=1.0 must be in \[0, 1\)'),
