@@ -90,12 +90,12 @@ _BASES = {
         'detector.tower_channels': 8,
         'data.fit_within': (64, 64),
     },
-    'masks': {'detector.head': 'mask', 'detector.linear_channels': 8},
+    # With all that a Mask R-CNN has.
     'cascade': {'detector.head': 'cascade', 'detector.linear_channels': 8},
 }
 # Bases whose fields all show before the train step, whose tracing takes
 # longest. A field that shows only there fails; its base is then no longer here.
-_SHOWN_EARLY = {'crops', 'pixels', 'boxes', 'masks', 'cascade'}
+_SHOWN_EARLY = {'crops', 'pixels', 'boxes', 'cascade'}
 _DETECTOR = {
     'data.name': 'digit_boxes',
     'detector.channels': 8,
@@ -129,12 +129,12 @@ _CHANGES = {
     'detector.channels': (12, 'boxes'),
     'detector.tower_channels': (12, 'boxes'),
     'detector.tower_depth': (2, 'boxes'),
-    'detector.rpn_channels': (12, 'masks'),
+    'detector.rpn_channels': (12, 'cascade'),
     'detector.conv_channels': (12, 'cascade'),
-    'detector.linear_channels': (12, 'masks'),
-    'detector.mask_channels': (12, 'masks'),
-    'detector.head': ('cascade', 'masks'),
-    'data.mask_crop': (20, 'masks'),
+    'detector.linear_channels': (12, 'cascade'),
+    'detector.mask_channels': (12, 'cascade'),
+    'detector.head': ('mask', 'cascade'),
+    'data.mask_crop': (20, 'cascade'),
     'data.without_objects': (False, 'boxes'),
     'augment.flip_vertical': (True, 'classes'),
     'augment.multi_scale': (True, 'boxes'),
@@ -425,7 +425,8 @@ def test_a_change_that_nothing_reads_is_refused(path):
   value, base = _CHANGES[path]
   config = recipes.defaults('retention_compact')
   if recipes.FIELDS[path].tasks == field_lib.BOXES:
-    other = {'boxes': 'mask', 'masks': 'retina', 'cascade': 'mask'}[base]
+    only = path == 'detector.conv_channels' or base == 'boxes'
+    other = 'mask' if only else 'retina'
     config = recipes.detection('retention_compact', other)
   if recipes.FIELDS[path].tasks == field_lib.PIXELS:
     other = {'fpn': 'uper', 'uper': 'fpn'}[_BASES[base]['segmenter.head']]
@@ -554,7 +555,7 @@ def test_each_part_of_a_batch_has_its_own_dropout():
         ('pixels', ['classifier/conv']),
         ('uper', ['classifier/conv']),
         ('boxes', ['classes', 'boxes']),
-        ('masks', ['logits', 'deltas']),
+        ('cascade', ['logits', 'deltas']),
     ],
 )
 def test_muon_leaves_outputs_to_adam(base, outputs):
@@ -569,5 +570,5 @@ def test_muon_leaves_outputs_to_adam(base, outputs):
     assert any(path.endswith(layer) for path in adam)
   muon = [jax.tree_util.keystr(path) for path, _ in flat if 'muon' in str(path)]
   assert muon and not any(path.endswith(tuple(layers)) for path in muon)
-  if base in ('boxes', 'masks'):  # of a neck or a tower
+  if base in ('boxes', 'cascade'):  # of a neck or a tower
     assert any("['head']" in path for path in muon)
