@@ -170,11 +170,6 @@ def test_maps_of_class_folders_have_their_name(tmp_path, monkeypatch):
     token_labels.open_maps(tmp_path / 'maps', name='other', **how)
 
 
-def test_another_split_is_refused(written, root):
-  with pytest.raises(UserError, match="not for own 'val': split is 'train'"):
-    _open(written, root, 'val')
-
-
 @pytest.mark.parametrize('file', ['meta.json', 'index.npy', 'score.npy'])
 @pytest.mark.parametrize('content', [None, b'', b'nothing'])
 def test_a_missing_or_damaged_file(file, content, written, root, tmp_path):
