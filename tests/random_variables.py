@@ -42,6 +42,15 @@ def image(shape):
   return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
+def padded(images, side, rng):
+  """Returns noise with images in the upper left corners, and their extents."""
+  batch = rng.normal(size=(len(images), side, side, 3)).astype(np.float32)
+  for row, image in zip(batch, images, strict=True):
+    row[: image.shape[0], : image.shape[1]] = image
+  extents = np.array([image.shape[:2] for image in images], np.int32)
+  return jnp.asarray(batch), jnp.asarray(extents)
+
+
 def _leaf(path, shape):
   """Returns a random parameter that keeps activations of order one."""
   rng = np.random.default_rng(zlib.crc32(path.encode()))

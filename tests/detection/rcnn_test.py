@@ -217,9 +217,8 @@ def test_objects_join_the_boxes_after_the_assignment(stage, of_proposal):
       jnp.array([True] * 5 + [False]),
   )
   proposals = jnp.array([[0.0, 0, 100, 80], [300, 300, 310, 310]])
-  rois = _model('mask_rcnn')._draw(
-      truth, proposals, jnp.ones(2, bool), None, stage.rule
-  )
+  draw = functools.partial(_model('mask_rcnn')._draw, rule=stage.rule)
+  rois = jax.jit(draw)(truth, proposals, jnp.ones(2, bool), None)
   used = rois.valid
   assert rois.assigned[used].tolist() == [1, 2, 3, 4, of_proposal, 0]
   assert rois.labels[used].tolist() == [0, 1, 2, 0, of_proposal - 1, 3]

@@ -30,16 +30,6 @@ def _model(**fields):
   return create_segmenter('rmt_t', **_TINY | fields)
 
 
-def _padded(images):
-  """Returns a batch of noise with the images in the upper left corners."""
-  rng = np.random.default_rng(7)
-  batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
-  for row, image in zip(batch, images, strict=True):
-    row[: image.shape[0], : image.shape[1]] = image
-  extents = np.array([image.shape[:2] for image in images], np.int32)
-  return jnp.asarray(batch), jnp.asarray(extents)
-
-
 def _images(*sizes):
   rng = np.random.default_rng(sum(map(sum, sizes)))
   return [rng.normal(size=(*size, 3)).astype(np.float32) for size in sizes]
@@ -65,7 +55,8 @@ def test_a_padded_image_gives_what_it_gives_by_itself():
   first, second, other = _images((33, 32), (33, 32), (97, 71))
   bare = jax.device_get(run(jnp.stack([first, second])))
   for row, images in enumerate([(first, other), (other, second)]):
-    alone, found = jax.device_get(run(*_padded(images)))
+    padded = random_variables.padded(images, _SIDE, np.random.default_rng(7))
+    alone, found = jax.device_get(run(*padded))
     np.testing.assert_allclose(alone, found[0], rtol=0, atol=1e-5)
     for got, want in zip(found, bare, strict=True):
       error = np.abs(got[row, :33, :32] - want[row]).max()

@@ -37,15 +37,6 @@ def _model(system, **fields):
   return gswinrmt_jax.create_model(name, num_classes=3, **_TINY | own | fields)
 
 
-def _padded(images, rng):
-  """Returns a batch of noise with the images in the upper left corners."""
-  batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
-  for row, image in zip(batch, images, strict=True):
-    row[: image.shape[0], : image.shape[1]] = image
-  extents = np.array([image.shape[:2] for image in images], np.int32)
-  return jnp.asarray(batch), jnp.asarray(extents)
-
-
 def _images(rng, count):
   return [
       rng.normal(size=(*rng.integers(8, _SIDE + 1, 2), 3)).astype(np.float32)
@@ -85,7 +76,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(system):
 
   for _ in range(2):
     images = _images(rng, 4)
-    got = jax.device_get(run(*_padded(images, rng)))
+    got = jax.device_get(run(*random_variables.padded(images, _SIDE, rng)))
     for index, image in enumerate(images):
       for key, want in oracle.forward(flat, image[None], config).items():
         if key != 'stem':
@@ -146,7 +137,7 @@ def test_gradients_and_statistics_of_training(system, fields):
     grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     return grad(variables['params'], x)
 
-  batch, extents = _padded(images, rng)
+  batch, extents = random_variables.padded(images, _SIDE, rng)
   got_value, (got, image) = jax.device_get(run(variables, batch, extents))
   want_value, (want, bare) = jax.device_get(
       run(variables, np.stack(images), None)
@@ -211,7 +202,7 @@ def test_every_form_of_a_model_takes_extents(fields):
   images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]
   variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
   want = _logits(model, variables, jnp.stack(images))
-  got = _logits(model, variables, *_padded(images, rng))
+  got = _logits(model, variables, *random_variables.padded(images, _SIDE, rng))
   assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
 
 
@@ -228,7 +219,7 @@ def test_padding_has_no_part_in_the_largest_logit_or_the_embedding():
     apply = functools.partial(model.apply, variables, x, extents=extents)
     return apply(train=False), apply(train=False, method='embed')
 
-  got = jax.device_get(run(*_padded(images, rng)))
+  got = jax.device_get(run(*random_variables.padded(images, _SIDE, rng)))
   want = jax.device_get(run(jnp.stack(images)))
   for a, b in zip(got, want, strict=True):
     assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()

@@ -184,6 +184,8 @@ def test_a_segmenter_is_trained_on_pixels(name):
             'camvid:conv',
             'bccd:retention',
             'bccd:swat',
+            'cifar10_small:rmt',
+            'coco_detection:mask_s',
         )
     ],
 )
