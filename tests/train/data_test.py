@@ -364,6 +364,17 @@ def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
     run_lib._check_batch(config, model, (64, 64, 3))
 
 
+@pytest.mark.parametrize('name', ['flip', 'flip_vertical'])
+@pytest.mark.parametrize('task', ['segmentation', 'detection'])
+def test_flips_of_dense_data_are_those_of_the_recipe(task, name, monkeypatch):
+  head = {'segmentation': 'fpn', 'detection': 'retina'}[task]
+  config = getattr(recipes, task)('rmt_compact', head)
+  monkeypatch.setattr(datasets, 'load', lambda *_, training, **how: training)
+  for wanted in (False, True):
+    config.augment[name] = wanted
+    assert getattr(data_lib.load_train(config), name) is wanted
+
+
 def test_only_a_classifier_needs_pairs(monkeypatch):
   """Neither data nor train step pair the images of other tasks."""
   asked = []
