@@ -12,8 +12,8 @@ import numpy as np
 
 from gswinrmt_jax.ops import positions
 from gswinrmt_jax.ops.attention import (
-    attend,
     effective_window,
+    mix_values,
     softmax_weights,
     Weigh,
     window_index,
@@ -50,7 +50,7 @@ def cyclic_retention(
   maps = [partition(x, sizes, shifts) for x in (query, key, value)]
   for axis, (order, mask) in enumerate(passes):
     offset = positions.offsets(sizes[1 - axis])
-    out = attend(
+    out = mix_values(
         *(x.transpose(order) for x in maps),
         positions.per_head(slopes, offset),
         positions.per_head(log_decay[axis], abs(offset)),

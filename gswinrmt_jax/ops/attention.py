@@ -187,7 +187,7 @@ def retention(
     line = axis_blocks(extent, window, shift, ends)
     offset = positions.offsets(line.length)
     log_gamma = None if log_decay is None else log_decay[axis]
-    out = attend(
+    out = mix_values(
         line.split(query, axis),
         line.split(key, axis),
         line.split(value, axis),
@@ -266,7 +266,7 @@ def full_retention(
   def tokens(x):
     return x.reshape(batch, height * width, heads, -1).swapaxes(1, 2)
 
-  out = attend(
+  out = mix_values(
       tokens(query),
       tokens(key),
       tokens(value),
@@ -327,7 +327,7 @@ def full_weights(
   return out.reshape(batch, count, heads, count).swapaxes(1, 2)
 
 
-def attend(
+def mix_values(
     query: Float[Array, '... i d'],
     key: Float[Array, '... j d'],
     value: Float[Array, '... j c'],

@@ -34,8 +34,11 @@ def rotate_interleaved(
   Raises:
     ValueError: If a head has an odd number of channels.
   """
-  frequencies = interleaved_frequencies(x.shape[-1])
-  return _rotate(x, frequencies, -1, stride, widths)
+  angles = _angles(x, interleaved_frequencies, stride, widths)
+  cos, sin = (table[..., None] for table in angles)
+  pairs = jnp.split(wide(x).reshape(*x.shape[:-1], -1, 2), 2, -1)
+  turned = jnp.concatenate(_turned(*pairs, cos, sin), -1)
+  return turned.reshape(x.shape).astype(x.dtype)
 
 
 @jax.jit
@@ -56,15 +59,18 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   Raises:
     ValueError: If a head has an odd number of channels.
   """
-  return _rotate(x, half_frequencies(x.shape[-1]), -2, 1, None)
+  cos, sin = _angles(x, half_frequencies, stride=1)
+  halves = jnp.split(wide(x), 2, -1)
+  return jnp.concatenate(_turned(*halves, cos, sin), -1).astype(x.dtype)
 
 
-def _rotate(x, frequencies, axis, stride, widths):
-  """Rotates pairs `(x_0, x_1)` to `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)`.
+def _turned(first, second, cos, sin):
+  """Returns `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)` of pairs of channels."""
+  return first * cos - second * sin, second * cos + first * sin
 
-  The channels of a head are pairs along `axis`: the last of `[d / 2, 2]`, or
-  the last but one of `[2, d / 2]`.
-  """
+
+def _angles(x, frequencies, stride, widths=None):
+  """Returns cosine and sine of each position's angles, `[b h w 1 d/2]`."""
   _, height, width, _, head_dim = x.shape
   if head_dim % 2:
     raise ValueError(
@@ -77,19 +83,12 @@ def _rotate(x, frequencies, axis, stride, widths):
   # The table is in float64: at thousands of radians, float32 loses 4 digits.
   # Images with strides of their own look up their positions in one of all.
   listed = place if widths is None else np.arange(height * width)
-  angle = listed[..., None] * frequencies
+  angle = listed[..., None] * frequencies(head_dim)
   cos = jnp.asarray(np.cos(angle), wide_dtype(x.dtype))
   sin = jnp.asarray(np.sin(angle), wide_dtype(x.dtype))
   if widths is not None:
     cos, sin = cos[place], sin[place]
-  # One angle for all heads, and for both channels of a pair.
-  cos, sin = jnp.expand_dims(cos, (-3, axis)), jnp.expand_dims(sin, (-3, axis))
-  pairs = (-1, 2) if axis == -1 else (2, -1)
-  first, second = jnp.split(wide(x).reshape(*x.shape[:-1], *pairs), 2, axis)
-  turned = jnp.concatenate(
-      [first * cos - second * sin, second * cos + first * sin], axis
-  )
-  return turned.reshape(x.shape).astype(x.dtype)
+  return cos[..., None, :], sin[..., None, :]  # the same for all heads
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:

@@ -39,44 +39,48 @@ def _matrices(
 ) -> tuple[Float[Array, 'n {bins} _'], Float[Array, 'n {bins} _']]:
   """Returns the matrices of rows and of columns that pool each box.
 
-  A bin is the mean of `ceil(length / bins)` samples along an axis, the middles
-  of equal parts. Positions count from the middle of the first cell. A sample up
-  to one cell beyond the first or last middle is moved there; one still farther
-  out is 0. Boxes have no gradient.
-
   Args:
-    boxes: Boxes in cells.
+    boxes: Boxes in cells. They have no gradient.
     limits: Valid rows and columns of the map of each box.
     bins: Bins along each axis.
     size: Rows and columns of the largest map.
   """
   boxes, limits = lax.stop_gradient((boxes, limits.astype(boxes.dtype)))
-
-  def matrix(start, end, limit, cells):
-    length, limit = (end - start)[:, None], limit[:, None]
-    samples = jnp.ceil(length / bins)
-    first = jnp.arange(bins, dtype=boxes.dtype)[None]
-    cell = jnp.arange(cells, dtype=boxes.dtype)[None, None]
-
-    def add(index, total):
-      at = (first + (index + 0.5) / samples) * length / bins
-      at += start[:, None] - 0.5
-      counts = (index < samples) & (at >= -1) & (at <= limit)
-      at = jnp.clip(at, 0, limit - 1)
-      hat = (1 - abs(at[..., None] - cell)).clip(0)
-      return total + jnp.where(counts[..., None], hat, 0)
-
-    total = jnp.zeros((boxes.shape[0], bins, cells), boxes.dtype)
-    # The boxes of a damaged image, NaN, do not end the samples of the others.
-    finite = jnp.isfinite(samples)
-    most = samples.max(initial=0, where=finite).astype(jnp.int32)
-    total = lax.fori_loop(0, most, add, total)
-    return total / samples.clip(1)[..., None]
-
   x0, y0, x1, y1 = boxes.T
-  return matrix(y0, y1, limits[:, 0], size[0]), matrix(
-      x0, x1, limits[:, 1], size[1]
+  return (
+      _axis_matrix(y0, y1, limits[:, 0], bins, size[0]),
+      _axis_matrix(x0, x1, limits[:, 1], bins, size[1]),
   )
+
+
+def _axis_matrix(start, end, limit, bins, cells):
+  """Returns the matrix of one axis, `[n, bins, cells]`.
+
+      R[p, i] = 1/S sum_s max(0, 1 - |x(p, s) - i|),  S = ceil(length / bins)
+      x(p, s) = start + (p + (s + 1/2) / S) length / bins - 1/2
+
+  The samples `x` are the middles of equal parts of a bin; position i is the
+  middle of cell i. A sample up to one cell beyond the first or last middle is
+  moved there; one still farther out is 0.
+  """
+  start, limit, length = (x[:, None] for x in (start, limit, end - start))
+  samples = jnp.ceil(length / bins)
+  bin_index = jnp.arange(bins, dtype=start.dtype)[None]
+  cell = jnp.arange(cells, dtype=start.dtype)[None, None]
+
+  def add(index, total):
+    at = start + (bin_index + (index + 0.5) / samples) * length / bins - 0.5
+    counts = (index < samples) & (at >= -1) & (at <= limit)
+    at = jnp.clip(at, 0, limit - 1)
+    hat = (1 - abs(at[..., None] - cell)).clip(0)
+    return total + jnp.where(counts[..., None], hat, 0)
+
+  # The boxes of a damaged image, NaN, do not end the samples of the others.
+  finite = jnp.isfinite(samples)
+  most = samples.max(initial=0, where=finite).astype(jnp.int32)
+  total = jnp.zeros((len(start), bins, cells), start.dtype)
+  total = lax.fori_loop(0, most, add, total)
+  return total / samples.clip(1)[..., None]
 
 
 def _pool(rows, x, columns):
