@@ -1,4 +1,4 @@
-"""Measures how many training images per second the host can feed, no model.
+"""Measures how many training images a host feeds per second, without a model.
 
     python benchmarks/loader_rate.py --images 50000 --size 32
     python benchmarks/loader_rate.py --images 1000 --size 224 --batch 32 \

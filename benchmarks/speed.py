@@ -465,12 +465,14 @@ def _parser():
   add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
   add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
   add('--batch', type=int, default=128, help='images per step')
-  add('--image-size', type=int, help="pixels (default: the model's paper's)")
-  add('--classes', type=int, help="logits (default: the model's paper's)")
+  add(
+      '--image-size', type=int, help="pixels (default: as in the model's paper)"
+  )
+  add('--classes', type=int, help="default: as in the model's paper")
   add(
       '--dtype',
       choices=('float32', 'bfloat16'),
-      help='default: bfloat16, on a CPU float32',
+      help='default: bfloat16; on a CPU, float32',
   )
   add('--threads', type=int, help='cores of each process')
   add('--repeats', type=int, default=5, help='rounds (default: 5)')
@@ -512,7 +514,7 @@ def _measure(args):
       for task in tasks or ['train', 'inference']
   ]
   if args.peers and (args.run or args.scaling or args.depthwise):
-    raise UserError('--peers is for --model alone')
+    raise UserError('--peers cannot go with --run, --scaling or --depthwise')
   for peer in args.peers:
     peer_of(specs[0], peer)  # Mistakes stop before anything is measured.
   if args.json:

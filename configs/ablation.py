@@ -168,9 +168,10 @@ def changed_fields(base: str, switch: str) -> dict[str, Any]:
     UserError: If there is no such base or switch; the message lists them.
   """
   if base not in BASES:
-    raise UserError(f"no base '{base}': {', '.join(BASES)}")
+    raise UserError(f"no base '{base}'; there are {', '.join(BASES)}")
   if switch not in SWITCHES[base]:
     raise UserError(
-        f"{base} has no switch '{switch}': {', '.join(SWITCHES[base])}"
+        f"{base} has no switch '{switch}'; there are "
+        + ', '.join(SWITCHES[base])
     )
   return {**BASES[base].fields, **SWITCHES[base][switch].fields}

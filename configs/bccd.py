@@ -12,7 +12,7 @@ cells and of platelets, 13 an image. Images are resized to 213 x 160 pixels, and
 flipped along both axes. 24 epochs with batches of 8, AdamW with a peak learning
 rate of 1e-3. The backbone has widths 32 64 96 128 and depths 1 1 3 1, the
 pyramid and the towers 64 channels; nothing is pretrained. Cells are 10 to 80
-pixels wide, so the smallest anchors are 12.
+pixels wide, so the smallest anchors have 12.
 
 The argument is the backbone: `rmt` (the default), `retention` or `swat`.
 

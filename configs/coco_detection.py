@@ -20,7 +20,7 @@ Batches of 16 images (mask_l_3x: 8), half of them mirrored; images without
 objects are left out. For 12 epochs, images are resized to fit 1333 x 800
 pixels. For 36, they are resized to many sizes within these, half of them after
 a random crop, as in DETR (`augment.multi_scale`). AdamW with a peak learning
-rate of 4e-4, for L, and for B over 36 epochs, of 2e-4, which is divided by ten
+rate of 4e-4 (2e-4 for L, and for B over 36 epochs), which is divided by ten
 after epochs 8 and 11, or 27 and 33. Images of both orientations share one
 canvas of 1344 x 1344 pixels, where the release pads each batch to its largest
 image.

@@ -1,15 +1,15 @@
-r"""From a folder of images to a classifier; what it trains with fits it.
+r"""A classifier of the images in a folder, with settings that suit them.
 
   python train.py --config=configs/folder.py --config.data.name=DIR
   python train.py --config=configs/folder.py --config.data.name=DIR \
     --config.init_from=cifar10_small
 
 DIR has a folder of images for each class, or train/ and any of val/ and test/
-with such folders (docs/data.md). Without a weights argument, a Gated-SwinRMT-
+with such folders (docs/data.md). Without `config.init_from`, a Gated-SwinRMT-
 Retention of three stages learns from scratch: that of `cifar10_small`, with
-Muon and light augmentation. `config.init_from` fine-tunes: model, image size
-and normalisation are then those of the weights, the learning rate is a third,
-and a third of the images are seen. `--config.optimizer.freeze=backbone` trains
+Muon and light augmentation. With it, the weights are fine-tuned: model, image
+size and normalisation are then theirs, the learning rate is a third, and a
+third of the images are seen. `--config.optimizer.freeze=backbone` trains
 only the head, at ten times that rate. In each case a moving average with a
 warm-up is kept.
 
@@ -18,8 +18,8 @@ warm-up is kept.
   batch      the largest power of two up to n / 8, from 16 to 128
   epochs     so many that 30,000 images are seen, at least 30 (fine-tuning:
              10,000, at least 10); the first twentieth warms up
-  rate       3e-3 sqrt(batch / 128), as Adam's noise wants it (Malladi et al.,
-             arXiv 2205.10287)
+  rate       3e-3 sqrt(batch / 128), the square-root scaling rule of Adam
+             (Malladi et al., arXiv 2205.10287)
   size       the median shorter side, as a multiple of 32 from 32 to 128; if not
              all images are square, random crops are trained on
 
@@ -127,8 +127,8 @@ def adapt(
     if not named and 'data.normalization' not in given:
       raise UserError(
           f'{config.init_from} normalises by mean {card.mean} and std '
-          f'{card.std}, which have no name: set config.data.normalization, '
-          "such as to imagenet ('' is the data's own)"
+          f'{card.std}, for which config.data.normalization has no name: set '
+          "it, such as to imagenet ('' is the data's own)"
       )
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
     fields['model.name'] = card.name
@@ -169,6 +169,6 @@ def adapt(
   return fields, [
       said,
       f'{counted(epochs, "epoch")} of {images:,} images in batches of '
-      f'{batch_size}, the first {rising:g} with a rising learning rate',
+      f'{batch_size}, with warm-up over the first {rising:g}',
       f'learning rate {rate:.2g}',
   ]

@@ -328,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.status:
       failed = train(found, say=lambda line: print(line, flush=True))
   except KeyboardInterrupt:
-    print('interrupted: the same command goes on', file=sys.stderr)
+    print('interrupted: the same command resumes', file=sys.stderr)
     return 130
   print(status_table(found))
   for job in failed:

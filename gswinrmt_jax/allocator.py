@@ -76,7 +76,7 @@ def notice() -> str:
   preloaded = 'mimalloc' in os.environ.get('LD_PRELOAD', '')
   if os.environ.get(SWITCH) != 'mimalloc' or not preloaded:
     return ''
-  return f'Memory by mimalloc, for speed on a CPU ({SWITCH}=system: without).'
+  return f'Memory allocator: mimalloc, faster on a CPU ({SWITCH}=system: off).'
 
 
 if __name__ == '__main__':

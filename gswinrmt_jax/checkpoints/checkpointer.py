@@ -242,7 +242,8 @@ class Checkpointer:
       if not self._folder(step).exists():
         raise UserError(
             f'checkpoint {step} in {self.directory} was removed by its run, '
-            'which is training, while it was read'
+            'which is training, while it was read: try again, or take another '
+            f'(has: {known})'
         ) from error
       raise UserError(
           f'checkpoint {step} in {self.directory} is damaged ({error}); '
@@ -266,10 +267,12 @@ class Checkpointer:
           f'{self.directory.parent} was deleted during training'
       ) from failure
     steps = self.steps()
-    last = f'the last is that of step {steps[-1]:,}' if steps else 'none yet'
+    then = f'resumes from step {steps[-1]:,}, whose checkpoint is kept'
+    if not steps:
+      then = 'starts again at step 0, as no earlier one was saved'
     raise RunError(
-        f'cannot save a checkpoint in {self.directory} ({_reason(failure)}); '
-        f'earlier ones are kept: {last}. The same command resumes from there'
+        f'cannot save a checkpoint in {self.directory} ({_reason(failure)}): '
+        f'fix that; the same command then {then}'
     ) from failure
 
   def _write(self, tree, meta):

@@ -33,7 +33,7 @@ def path(text: str) -> str:
 def weights(text: str) -> str:
   """Returns what a user gave as weights: as `path`, or `hf-hub:OWNER/NAME`."""
   if not text:  # It would name the current folder.
-    raise UserError('a path is empty: is a variable of the shell not set?')
+    raise UserError('a path is empty: is a shell variable not set?')
   if '://' in text:
     raise UserError(
         f'{text} is an address: name a file or folder of this machine (weights '
@@ -120,7 +120,9 @@ def _step(text):
     return text
   if not text.isdecimal():
     near = did_you_mean(text, ('best', 'latest'))
-    raise UserError(f"--step is '{text}': must be best, latest or N{near}")
+    raise UserError(
+        f"--step is '{text}': must be best, latest or a step number{near}"
+    )
   return int(text)
 
 

@@ -36,16 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--full-stages',
       type=_stages,
       metavar='N,N',
-      help='stages that attend over all pairs of tokens; required for sizes '
-      'other than the released, because no array shows them; takes precedence '
-      'over those of a config.json next to the checkpoint',
+      help='stages that attend over all pairs of tokens; required for models '
+      'of other sizes than the released ones, because no array shows them; '
+      'takes precedence over those of a config.json next to the checkpoint',
   )
 
 
 def _stages(text):
   parts = [part for part in text.split(',') if part]
   if not all(part.isdecimal() for part in parts):
-    raise UserError(f"--full-stages is like 3,4, not '{text}'")
+    raise UserError(f"--full-stages is '{text}': must be stages such as 3,4")
   return tuple(int(part) for part in parts)
 
 

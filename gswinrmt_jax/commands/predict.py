@@ -2,11 +2,11 @@
 
 IMAGE is a file, or a folder, whose images are taken at any depth, in the order
 of their names. Images may have any size; BMP, GIF, JPEG, PNG, PPM, TIFF and
-WebP are read. They are preprocessed as in evaluation: resized to the size of
-training and centre-cropped with the weights' own crop or, if it is 0, resized
-ignoring aspect ratio. At another size, by --image-size, accuracy may be far
-lower. An image that cannot be read is named and skipped; the exit status is
-then 1. --maps also draws what the model looks at.
+WebP are read. They are preprocessed as in evaluation: if the weights have a
+crop (data.eval_crop), resized and centre-cropped to the training size,
+otherwise resized to it ignoring aspect ratio. At another size, by --image-size,
+accuracy may be far lower. An image that cannot be read is named and skipped;
+the exit status is then 1. --maps also draws what the model looks at.
 
 --out FILE.csv or FILE.json writes a row for each image instead of printing it.
 Where DIR or a folder in it has the name of a class, as in DIR/cat/1.jpg, that
@@ -19,9 +19,9 @@ side, --out a folder, and --top and --maps do not apply.
 
 A detector writes NAME_objects.png, the image with boxes, masks, names and
 scores, and objects.json, all objects in COCO's format: boxes x y w h in pixels,
-category ids from 1, masks as runs. --least-score leaves out objects of a lower
-probability; the detector itself finds none below 0.05. --image-size is the
-shorter side, --out a folder.
+category ids from 1, masks in run-length encoding. --least-score leaves out
+objects with a lower score; the detector itself finds none below 0.05.
+--image-size is the shorter side, --out a folder.
 """
 
 import argparse
@@ -99,14 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--least-score',
       type=_probability,
       metavar='P',
-      help="least probability of a detector's object (default: 0.3)",
+      help='lowest score of the objects that a detector reports (default: 0.3)',
   )
 
 
 def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if an image was skipped."""
   if args.point and not args.maps:
-    raise UserError('--point is for --maps')
+    raise UserError('--point needs --maps')
   if pathlib.Path(args.weights).suffix.lower() in image_paths.SUFFIXES:
     raise UserError(
         f'{args.weights} is an image: the run or weights come first, gswinrmt '
@@ -176,9 +176,9 @@ def _classify(args, images, weights, terminal):
     )
     terminal.say(
         f'accuracy: {right / len(known):.2%} of '
-        f'{counted(len(known), "image")}, by the names of their folders; '
-        'images that it was trained on count, too (`gswinrmt evaluate` tests '
-        'on others)'
+        f'{counted(len(known), "image")}, whose folders name the true class; '
+        'images that the model was trained on count, too (for the test '
+        'split: `gswinrmt evaluate`)'
     )
   return len(rows)
 

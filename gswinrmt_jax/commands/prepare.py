@@ -143,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--values',
       type=_values,
       metavar='N,N,...',
-      help='value of each class, as in 0,255; default: 0,1,2,...',
+      help='pixel value of each class, as in 0,255; default: 0,1,2,...',
   )
   add(
       '--void',
@@ -334,7 +334,7 @@ def _share_or_file(split, text):
 def _folder(option, text):
   path = _path(text)
   if not path.is_dir():
-    raise UserError(f'{option} {text}: no such directory')
+    raise UserError(f'{option} {text}: no such folder')
   return path
 
 

@@ -55,7 +55,7 @@ def find(name: str) -> pathlib.Path:
     )
   near = did_you_mean(path.stem, names())
   listed = '; `gswinrmt train --help` lists the recipes'
-  raise UserError(f'no config file {name}{near or listed}')
+  raise UserError(f'no recipe {name}{near or listed}')
 
 
 def default_workdir(spec: str) -> pathlib.Path:

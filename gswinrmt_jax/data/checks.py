@@ -59,9 +59,9 @@ def _equal_files(splits):
   if number > _COMPARED:
     folder = shlex.quote(str(splits['train'].folder))
     yield (
-        f'whether the splits share images is not known: {number:,} files have '
-        'sizes that several splits have, too many to read now; `gswinrmt '
-        f'prepare folder {folder}` compares them'
+        f'the splits were not searched for shared images: {number:,} files '
+        'have a size that occurs in another split, too many to read now; '
+        f'`gswinrmt prepare folder {folder}` compares them'
     )
     return
   digests = {

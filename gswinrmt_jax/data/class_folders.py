@@ -78,7 +78,7 @@ def find(
     split = next(each for each in classes if extra[0] in classes[each])
     near = did_you_mean(extra[0], own)
     raise UserError(
-        f'{root}: {first} has no class {extra[0]!r}, but {split} has{near}'
+        f'{root}: {first} lacks the class {extra[0]!r} of {split}{near}'
     )
   images = {split: [] for split in parts}
   for split, part in parts.items():

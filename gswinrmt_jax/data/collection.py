@@ -228,7 +228,7 @@ def divide(
       start = stop
     if images and start >= len(images):  # `check` refuses an empty class.
       raise UserError(
-          f'{name} has {len(images)} images, of which none is left '
+          f'{name} has {counted(len(images), "image")}, of which none is left '
           f'for train: {advice}'
       )
     splits['train'] += images[start:]

@@ -362,7 +362,7 @@ def open_source(
     if found != known:
       raise UserError(
           f'{source.folder} has {found} classes, {name} has {known}: it is '
-          'another data set; choose another directory with --config.data.dir'
+          'another data set; choose another folder with --config.data.dir'
       )
   return source
 

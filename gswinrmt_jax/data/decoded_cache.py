@@ -182,6 +182,6 @@ class Cached(Arrays):
 
 def _damaged(folder, problem):
   return UserError(
-      f'{folder} is damaged ({problem}): remove that directory, and the images '
+      f'{folder} is damaged ({problem}): remove that folder, and the images '
       'are decoded again'
   )

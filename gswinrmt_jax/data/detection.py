@@ -186,7 +186,7 @@ class AnnotatedImages(records.OnTheFly):
     if training and training.multi_scale and not image_size:
       raise UserError(
           'config.augment.multi_scale resizes images to shares of '
-          'config.data.fit_within, which is (0, 0)'
+          'config.data.fit_within, which is (0, 0): set it'
       )
     self.source, self.image_size, self.training = source, image_size, training
     self.workers, self.num_classes = workers, num_classes

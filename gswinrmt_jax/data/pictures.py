@@ -150,7 +150,7 @@ class LabelCoding:
       none = ' or '.join(map(str, np.flatnonzero(self._table == VOID)))
       raise ValueError(
           f'has the value {values[unknown][0]}: classes are {known}'
-          + f'; no class is {none}' * bool(none)
+          + f'; {none} is no class' * bool(none)
       )
     return classes
 
@@ -175,10 +175,10 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
   if stored.format in _LOSSY:
     raise ValueError(f'is {stored.format}, which changes values: use PNG')
   if stored.turned:
-    raise ValueError('is rotated by its EXIF: store it as it is to be seen')
+    raise ValueError('is rotated by its EXIF tag: rotate its pixels instead')
   if rescaled:
     raise ValueError(
-        "has grey levels of fewer bits than 8, or a PGM's maximum below 255, "
+        "has grey levels of fewer than 8 bits, or a PGM's maximum below 255, "
         'which decoding would scale: store classes as 8-bit grey levels'
     )
   if stored.mode not in _ONE_CHANNEL:
@@ -199,7 +199,7 @@ def _open(
     with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
       if image.format == 'TIFF' and _is_stack(image):
         raise _RangeError(
-            'has several pages of one size: store an image of each'
+            'has several pages of one size: store each as an image'
         )
       return _decoded(image, convert)
 
@@ -218,7 +218,7 @@ def _decoded(image, convert):
     raise _RangeError('has 12 bits per pixel: store 8 or 16')
   is_tiff = image.format == 'TIFF'
   if is_tiff and image.mode[0] in 'IF' and image.tag_v2.get(_PHOTOMETRIC) == 0:
-    raise _RangeError('has more than 8 bits, of which 0 is white: invert it')
+    raise _RangeError('has more than 8 bits, and 0 is white: invert it')
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)
   image.load()

@@ -12,7 +12,7 @@ from gswinrmt_jax.errors import UserError
 BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
 
 AGAIN = (
-    'remove that directory and prepare the data set again (class folders need '
+    'remove that folder and prepare the data set again (class folders need '
     'no preparation)'
 )
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
@@ -95,7 +95,7 @@ def open_version(folder: pathlib.Path) -> Any | None:
   if builder.info.file_format.value != 'array_record':
     raise UserError(
         f'{folder} holds {builder.info.file_format.value} files, which only '
-        'TensorFlow reads; choose another directory with --dir, '
+        'TensorFlow reads; choose another folder with --dir, '
         '--config.data.dir or TFDS_DATA_DIR and prepare there'
     )
   return builder

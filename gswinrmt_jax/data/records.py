@@ -123,7 +123,7 @@ class OnTheFly(abc.ABC):
     if shape != first:
       raise UserError(
           f'{self.source.name(row)} has {shape[1]} x {shape[0]} pixels, the '
-          f'first {first[1]} x {first[0]}: set config.data.image_size'
+          f'first image {first[1]} x {first[0]}: set config.data.image_size'
       )
     return record
 

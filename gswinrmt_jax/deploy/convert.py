@@ -53,7 +53,7 @@ def convert(
     terminal.say(f'left out: {printable(name)}')
   if not match.is_whole:
     raise UserError(
-        f'{source} is not a whole {card.name}: {len(match.missing)} arrays '
+        f'{source} is not a complete {card.name}: {len(match.missing)} arrays '
         f'missing, {len(match.mismatched)} that differ; nothing was written'
     )
   folder.parent.mkdir(parents=True, exist_ok=True)

@@ -143,9 +143,9 @@ def _placed(card):
   return (
       f'{resized}; put it at the top left and fill the rest, on the right and '
       'at the bottom, with black (0, before the normalisation). The program '
-      'takes this padding for image, which `gswinrmt predict` does not, so '
-      'that objects differ unless an image fills the whole; boxes are in '
-      'pixels of the resized image.'
+      'treats this padding as part of the image, which `gswinrmt predict` does '
+      'not, so its objects differ unless the image fills the whole input; '
+      'boxes are in pixels of the resized image.'
   )
 
 
@@ -217,7 +217,7 @@ def _use(card, file_format, source) -> Iterator[str]:
   yield f'loaded = gswinrmt_jax.load_model({source!r})'
   if card.task == 'segmentation':
     yield "found = loaded.predict('image.jpg')"
-    yield 'print(found)  # the share of each class; found.label has the pixels'
+    yield 'print(found)  # the share of each class; found.label: of each pixel'
   elif card.task == 'detection':
     yield "found = loaded.predict('image.jpg')"
     yield 'print(found)  # found.boxes, .scores, .labels and .masks are arrays'

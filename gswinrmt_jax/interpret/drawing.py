@@ -179,7 +179,7 @@ def _grad_cam(maps, pixels, class_name):
   strength = maps.cam / (peak or 1)
   _lay_over(over, pixels, strength, 1, 'inferno', (0, 1))
   image = _tokens(alone, pixels, strength, 1, 'inferno', (0, 1))
-  titles = ('image', 'Grad-CAM over it', 'Grad-CAM alone')
+  titles = ('image', 'Grad-CAM over image', 'Grad-CAM alone')
   for axes, title in zip((first, over, alone), titles, strict=True):
     axes.set_title(title, fontsize=9)
   _hide_ticks((first, over, alone))

@@ -215,7 +215,7 @@ class Architecture:
           'ffn_norm=False with ffn_conv=False.'
       )
     if self.gate_fn != 'sigmoid' and not self.gate:
-      raise ValueError(f'gate_fn={self.gate_fn!r} is for gate=True.')
+      raise ValueError(f'gate_fn={self.gate_fn!r} needs gate=True.')
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
@@ -280,7 +280,7 @@ class Architecture:
     most = _MOST_BLOCKS if name == 'depths' else _LARGEST
     for number in value if isinstance(value, tuple) else (value,):
       if not abs(number) <= most:  # or NaN
-        raise ValueError(f'{name}={value} goes beyond {most:,}.')
+        raise ValueError(f'{name}={value} exceeds {most:,}.')
       if about['sign'] == '> 0' and number <= 0:
         raise ValueError(f'{name}={value} must be positive.')
       if about['sign'] == '>= 0' and number < 0:
@@ -300,7 +300,7 @@ class Architecture:
         )
       if self.rotary != 'none' and width // heads % 2:
         raise ValueError(
-            f'A head of {width // heads} channels is odd, but rotary='
+            f'A head has {width // heads} channels, an odd number, but rotary='
             f'{self.rotary!r} rotates pairs (widths={self.widths}).'
         )
 
@@ -325,7 +325,8 @@ class Architecture:
     every = tuple(range(1, self.stages + 1))
     if not set(self.full_stages) <= set(every):
       raise ValueError(
-          f'full_stages={self.full_stages} are not in 1 to {self.stages}.'
+          f'full_stages={self.full_stages} must be stages from 1 to '
+          f'{self.stages}.'
       )
     if self.score_fn not in ops.FORMS and set(self.full_stages) != set(every):
       raise ValueError(

@@ -67,7 +67,7 @@ def _check_together(config):
         f'{config.num_steps}: set exactly one of them'
     )
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
-    wanted = 'FIRST:LAST, two numbers of steps'
+    wanted = 'FIRST:LAST, two step numbers'
     refuse('profile_steps', config.profile_steps, wanted)
   # Bounds `image_size / eval_crop`, the size that images are resized to.
   if 0 < data.eval_crop < 0.1:

@@ -225,19 +225,22 @@ FIELDS: Mapping[str, Field] = {
     ),
     'data.name': _common('cifar10', 'data set'),
     'data.dir': _common(
-        '', "folder of the data sets; '': $TFDS_DATA_DIR", free=True
+        '',
+        "folder of the data sets; '': $TFDS_DATA_DIR or ~/tensorflow_datasets",
+        free=True,
     ),
     'data.train_split': _common(
         'auto', "images for training; auto: the data set's own"
     ),
     'data.val_split': _common(
         'auto',
-        'images for validation, which selects the best epoch; auto: as above',
+        'images for validation, which selects the best epoch; auto: the data '
+        "set's own",
     ),
     'data.test_split': _common(
         'auto',
-        "images for the test after training; '': no test; auto: as above, if "
-        'there is one',
+        "images for the test after training; '': no test; auto: the data set's "
+        'own, if it has any',
         free=True,
     ),
     'data.image_size': _classifier(
@@ -396,7 +399,7 @@ FIELDS: Mapping[str, Field] = {
         1.0, 'share of batches that are mixed', at_most=1, when=_MIXING
     ),
     'augment.mix_off_epochs': _classifier(
-        0, 'number of last epochs without mixing', when=_MIXED
+        0, 'epochs without mixing at the end of the run', when=_MIXED
     ),
     'label_smoothing': _classifier(
         0.1,

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import counted
 from gswinrmt_jax.train.schedule import Schedule
 
 
@@ -28,7 +29,7 @@ def check_warmup(config: ml_collections.ConfigDict) -> None:
     if length and warmup >= length:
       raise UserError(
           f'config.optimizer.warmup_{unit} is {warmup:g}: the warm-up fills '
-          f'the whole run, which has {length:,}; lower it, or train longer'
+          f'the whole run of {length:,} {unit}; lower it, or train longer'
       )
 
 
@@ -51,7 +52,7 @@ def check_drops(
     raise UserError(
         f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: both must '
         f'be between the end of the warm-up, after {warmup:.3g} epochs, and '
-        f'that of the run, after {schedule.num_epochs:,}'
+        f'that of the run, after {counted(schedule.num_epochs, "epoch")}'
     )
 
 

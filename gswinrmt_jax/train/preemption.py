@@ -94,10 +94,10 @@ class Preemption:
     when = 'this step'
     if processes.share()[1] > 1:
       when = 'the next logged step, as all processes do'
-    again = 'SIGTERM' if number == signal.SIGHUP else 'once more'
+    again = 'SIGTERM' if number == signal.SIGHUP else 'a second signal'
     text = (
-        f'\n{signal.Signals(number).name}: ends after {when}, with a '
-        f'checkpoint; {again} to stop at once\n'
+        f'\n{signal.Signals(number).name}: the run ends after {when}, with a '
+        f'checkpoint; {again} stops it at once\n'
     )
     # The signal may have interrupted `print`. Nobody may be reading.
     with contextlib.suppress(OSError):

@@ -153,8 +153,9 @@ class Run:
       self.terminal.say(f'Of these parameters, {trained:,} are trained.')
     if (kept := self._kept_by_average()) > 0.1:
       self.terminal.say(
-          f'The moving average will still hold {kept:.0%} of the first weights '
-          'at the end: lower config.ema_decay, or set config.ema_warmup=True.'
+          f'The moving average will still hold {kept:.0%} of the initial '
+          'weights at the end: lower config.ema_decay, or set '
+          'config.ema_warmup=True.'
       )
     self.terminal.say(
         f'Steps {start:,} to {self.schedule.stop_step:,} of '

@@ -54,7 +54,8 @@ def train(
       tested = run_folder.load_config(folder).data.test_split
       if tested and tested != config.data.test_split:
         said += (
-            f' Its test split is {tested!r}; `gswinrmt evaluate` takes another.'
+            f' Its test split is {tested!r}: for another, run `gswinrmt '
+            'evaluate` with --split.'
         )
       terminal.say(f'{said}\n{summary_lib.table(summary)}')
       return summary
@@ -145,7 +146,7 @@ def _loop_context(
     if steps and steps[-1] <= start and not folder.exists():
       run.terminal.say(
           f'No trace is written: steps {steps[0]:,} to {steps[-1]:,} of '
-          'config.profile_steps were made before.'
+          'config.profile_steps are already done.'
       )
     profile = profiler.Profiler(steps, folder, run.terminal)
     stack.callback(profile.close)

@@ -70,7 +70,9 @@ class Card:
     names, bounds = self.class_names, self.fit_within
     datasets.Info(self.name, names, self.mean, self.std, self.image_size)
     if not isinstance(self.num_classes, int):
-      raise ValueError(f'num_classes {self.num_classes!r:.80} must be whole')
+      raise ValueError(
+          f'num_classes {self.num_classes!r:.80} must be a whole number'
+      )
     if names and len(names) != self.num_classes:
       raise ValueError(f'{len(names)} names for {self.num_classes} classes')
     # Bounds image_size / crop, the size that images are resized to.

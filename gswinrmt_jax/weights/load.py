@@ -284,7 +284,7 @@ def _folder_of_name(name):
   if name in named.MODELS:
     raise UserError(
         f'{name} is a model without trained weights here: '
-        f'create_model({name!r}, num_classes=N) initialises it; of trained '
+        f'create_model({name!r}, num_classes=N) initialises it; for trained '
         f'weights, name {_accepted()}'
     )
   said = did_you_mean(name, shipped) or f': name {_accepted()}'
@@ -364,7 +364,7 @@ def _from_file(path, warn):
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(
-        f'{path} is not a whole {found.card.name}; `gswinrmt convert` lists '
+        f'{path} is not a complete {found.card.name}; `gswinrmt convert` lists '
         'what is missing or differs'
     )
   if found.match.unexpected:
@@ -376,8 +376,8 @@ def _checked(flat, card, path, warn):
   """Compares names and shapes with the card's model; casts to float32."""
   if differing := differing_arrays(flat, card):
     raise UserError(
-        f'{path} does not have the arrays of the {card.name} that its card '
-        f'names: {differing}'
+        f'{path} does not have the arrays of {card.name}, the model that it is '
+        f'for: {differing}'
     )
   variables = traverse_util.unflatten_dict(
       {name: jnp.asarray(array, jnp.float32) for name, array in flat.items()},

@@ -91,7 +91,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
     try:
       card = card_lib.from_dict(json.loads(text), str(path))
     except (ValueError, RecursionError) as error:
-      raise UserError(f'{path} has a damaged card: {error}') from error
+      raise UserError(f'{path} has damaged metadata: {error}') from error
   if card is None:
     raise UserError(
         f'{path} does not say which model it is for, and there is no '

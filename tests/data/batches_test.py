@@ -402,7 +402,7 @@ def test_sizes_that_differ_are_one_line():
   image, label = noise(5).image[:, :6, :8], noise(5).label
   uneven = Images(_Uneven(image, label))
   uneven.read(2)
-  said = 'record 3 has 9 x 6 pixels, the first 8 x 6: set config.data.image_si'
+  said = 'record 3 has 9 x 6 pixels, the first image 8 x 6: set config.data.i'
   for read in (lambda: uneven.read(3), lambda: records_lib.to_memory(uneven)):
     with pytest.raises(UserError, match=said):
       read()

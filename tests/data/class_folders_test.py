@@ -394,11 +394,11 @@ def test_a_split_without_class_folders_is_named(tmp_path):
     [
         (
             ['train/a/1.jpg', 'val/c/1.jpg'],
-            "train has no class 'c', but val has$",
+            "train lacks the class 'c' of val$",
         ),
         (
             ['train/red/1.jpg', 'train/b/1.jpg', 'val/Red/1.jpg'],
-            r"no class 'Red', but val has \(did you mean red\?\)",
+            r"lacks the class 'Red' of val \(did you mean red\?\)",
         ),
         (['val/a/1.jpg', 'test/b/1.jpg'], 'has test/, val/ but no train/'),
         (['train/1.jpg', 'val/2.jpg'], 'has train/, val/ but no train/ with'),

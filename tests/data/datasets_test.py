@@ -270,7 +270,7 @@ def test_a_missing_shard_is_one_line(path, tmp_path):
   final = shutil.copytree(path, tmp_path / 'own' / '1.0.0')
   for shard in final.glob('*array_record*'):
     shard.unlink()
-  said = r'damaged .* remove that directory .*need no preparation\)$'
+  said = r'damaged .* remove that folder .*need no preparation\)$'
   with pytest.raises(UserError, match=said) as caught:
     datasets.open_source('own', 'train', str(tmp_path))
   assert '\n' not in str(caught.value)

@@ -131,7 +131,7 @@ def test_a_tiff_in_which_0_is_white_is_read_or_refused(dtype):
     image, _ = pictures.open_rgb(file.getvalue())
     assert image.getpixel((0, 0)) == (240, 240, 240)
   else:
-    with pytest.raises(ValueError, match='of which 0 is white: invert it'):
+    with pytest.raises(ValueError, match='and 0 is white: invert it'):
       pictures.open_rgb(file.getvalue())
 
 

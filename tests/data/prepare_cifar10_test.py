@@ -183,7 +183,7 @@ def test_incomplete_archive_is_counted(tmp_path):
   images, labels = records['train']
   records['train'] = images, np.where(labels == 3, 4, labels)
   message = refused(tmp_path, binary_archive(tmp_path, records))
-  assert 'train holds [5, 5, 5, 0, 10, 5, 5, 5, 5, 5] images' in message
+  assert 'train have [5, 5, 5, 0, 10, 5, 5, 5, 5, 5] images' in message
   records['train'] = images, np.where(labels == 9, 10, labels)
   assert 'is not complete' in refused(
       tmp_path, binary_archive(tmp_path, records)

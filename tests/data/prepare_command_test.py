@@ -109,7 +109,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('folder birds --archive y', 'folder takes no --archive'),
         ('folder', 'needs a folder; a folder with a folder of images'),
         ('folder birds --jobs 0', "--jobs is '0': must be"),
-        ('folder /no/such', '/no/such: no such directory'),
+        ('folder /no/such', '/no/such: no such folder'),
         ('segmentation cifar10 --images x', 'the name cifar10 is taken'),
         ('segmentation x --images .', 'segmentation needs --labels DIR'),
         ('segmentation x --labels .', 'segmentation needs --images DIR'),

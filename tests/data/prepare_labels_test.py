@@ -223,7 +223,7 @@ def test_labels_by_other_names(names, first, tmp_path):
   said = _said(tmp_path, '--label-ending=L')
   assert said.endswith(f'whose name ends in L in {tmp_path}/labels')
   said = _said(tmp_path, '--label-ending=_L.png')
-  assert said == "'_L.png' is more than an ending of names: leave out .png"
+  assert said == "--label-ending is '_L.png': leave out the suffix .png"
   shares = [] if 'train/a' in names else ['--val=0.4', '--test=0']
   _run(tmp_path, '--label-ending=_L', *shares)
 
@@ -427,7 +427,7 @@ def test_values_of_classes(stored, options, classes, want, tmp_path):
             '--values 0,1: --void 1 is the value of a cl',
         ),
         ('--values=0,1 --zero-is-void', 'use --void 0 instead of --zero-is-v'),
-        ('--values=0,2', r'has the value 1: classes are 0, 2; no class is 255'),
+        ('--values=0,2', r'has the value 1: classes are 0, 2; 255 is no class'),
         ('--values=0,255', r'has the value [12]: classes are 0, 255\)'),
         ('--values=0,1,2 --classes={}', 'has 3 values, --classes 2 names: one'),
     ],

@@ -293,17 +293,17 @@ def test_values_become_classes(coding, want, kind):
         (
             np.uint8([[0, 7]]),
             LabelCoding(7),
-            '7: classes are 0 to 6; no class is 255',
+            '7: classes are 0 to 6; 255 is no class',
         ),
         (
             np.uint8([[9, 3]]),
             LabelCoding(3, 9),
-            '3: classes are 0 to 2; no class is 9 or 255',
+            '3: classes are 0 to 2; 9 or 255 is no class',
         ),
         (
             np.uint8([[0, 4]]),
             LabelCoding(3, zero_is_void=True),
-            '4: classes are 1 to 3; no class is 0 or 255',
+            '4: classes are 1 to 3; 0 or 255 is no class',
         ),
         (np.uint16([[0, 256]]), LabelCoding(3), 'has the value 256'),
         (np.zeros((2, 2, 3), np.uint8), LabelCoding(3), 'has the mode RGB'),
@@ -321,7 +321,7 @@ def test_labels_that_are_not_kept_exactly_or_turned_or_damaged():
   turned, exif = io.BytesIO(), PIL.Image.Exif()
   exif[0x0112] = 6
   PIL.Image.new('L', (3, 2)).save(turned, 'PNG', exif=exif)
-  with pytest.raises(ValueError, match='is rotated by its EXIF'):
+  with pytest.raises(ValueError, match='is rotated by its EXIF tag'):
     pictures.open_label(turned.getvalue(), LabelCoding(2))
   noise = np.random.default_rng(0).integers(0, 2, (20, 20), np.uint8)
   with pytest.raises(ValueError, match='is damaged'):

@@ -543,9 +543,12 @@ def test_maps_are_of_what_the_model_sees(small, digits, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [
-        ('--point=3,4', '--point is for --maps'),
+        ('--point=3,4', '--point needs --maps'),
         ('--top=0', "--top is '0': must be a whole number"),
-        ('--step=first', "--step is 'first': must be best, latest or N"),
+        (
+            '--step=first',
+            "--step is 'first': must be best, latest or a step number",
+        ),
         ('--image-size=8', 'at least 32x32'),
         ('--image-size=100000', 'a side is at most 4,096 pixels'),
     ],

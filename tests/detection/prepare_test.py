@@ -140,7 +140,7 @@ def test_coco_files_by_split(root, prepare):
       'at most 2 in an image; car 3, toothbrush 3',
       # Of 6.5 x 5, 3 of them, and of 2 x 10; the crowd does not count.
       'train: sides of boxes 4.5 / 5.7 / 5.7 pixels (smallest / median /',
-      'training says what sides are after resizing',
+      'training prints the sides after resizing',
   ):
     assert line in said
   data = str(root / 'data')
@@ -221,8 +221,8 @@ def test_an_object_without_a_mask_is_named(prepare):
   content['annotations'][2]['segmentation'] = []
   content['annotations'][4] |= {'ignore': 1, 'segmentation': []}
   assert (
-      '  warning: masks of 12 of 13 objects: none stored, image b.png has an '
-      'object without'
+      '  warning: only 12 of 13 objects have masks: none are stored; b.png has '
+      'an object without one'
   ) in prepare(content)
 
 
@@ -816,11 +816,11 @@ def test_pixels_are_no_values_of_yolo(root, prepare):
         ('--boxes={root}/a.json --labels=x', 'takes no --labels'),
         (
             '--boxes={root}/a.json --classes=x',
-            '--classes: the file of --boxes has the classes already',
+            'has the classes: leave out --classes',
         ),
         (
             '--boxes={root}/data.yaml --classes=x',
-            '--classes: the file of --boxes has the classes already',
+            'has the classes: leave out --classes',
         ),
     ],
 )

@@ -89,9 +89,12 @@ def test_idle_switches_change_no_window_at_32_pixels():
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [
-        ('swatt,gate', "no base 'swatt': bare, rmt, retention, swat"),
-        ('rmt,no_gate', "rmt has no switch 'no_gate': base, decomposed, gate"),
-        ('rmt', "rmt has no switch '': base, decomposed, gate"),
+        ('swatt,gate', "no base 'swatt'; there are bare, rmt, retention, swat"),
+        (
+            'rmt,no_gate',
+            "rmt has no switch 'no_gate'; there are base, decomposed",
+        ),
+        ('rmt', "rmt has no switch ''; there are base, decomposed"),
         ('rmt,gate,big', "unknown argument 'big'"),
     ],
 )

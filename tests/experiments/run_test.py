@@ -263,7 +263,7 @@ def test_ctrl_c_is_one_line(capsys, tmp_path, monkeypatch):
   monkeypatch.setattr(run, 'train', interrupted)
   assert run.main(['smoke', f'--out={tmp_path}']) == 130
   said = capsys.readouterr().err
-  assert said == 'interrupted: the same command goes on\n'
+  assert said == 'interrupted: the same command resumes\n'
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_it_fits_the_number_and_size_of_the_images(own):
   assert config.data.train_crop == 'resize'
   assert lines == [
       'image size 64, for a median shorter side of 48 pixels',
-      '469 epochs of 64 images in batches of 16, the first 23.45 with a rising '
-      'learning rate',
+      '469 epochs of 64 images in batches of 16, with warm-up over the first '
+      '23.45',
       'learning rate 0.0011',
   ]
 
@@ -128,7 +128,7 @@ def test_a_normalisation_without_a_name_is_refused(own, monkeypatch):
   monkeypatch.setattr(load, 'read_card', lambda path: card)
   tuned = '--config.init_from=cifar10_small'
   with pytest.raises(
-      UserError, match=r'by mean \(0\.5, .* have no name: set conf'
+      UserError, match=r'by mean \(0\.5, .* no name: set it, such as to im'
   ):
     _adapted(own, tuned)
   chosen = '--config.data.normalization=imagenet'
@@ -165,7 +165,7 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert config.optimizer.learning_rate == 1.5e-3
   assert config.data.image_size == 96
   assert lines[0].startswith('image size 96, for a median')
-  assert lines[1].startswith('10 epochs of 32 images in batches of 32, the fir')
+  assert lines[1].startswith('10 epochs of 32 images in batches of 32, with w')
   # As the recipe has it before it is adapted.
   config, lines = _adapted(own, '--config.optimizer.learning_rate=3e-3')
   assert config.optimizer.learning_rate == 3e-3
@@ -182,7 +182,7 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   config, _ = _adapted(own, '--config.data.image_size=128', strides)
   assert config.model.stem_strides == (2, 1, 2, 1)
   config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
-  assert 'the first 7 with a rising' in lines[1]
+  assert 'with warm-up over the first 7' in lines[1]
   # 2,000 steps of 16 are 500 epochs of 64.
   steps = ['--config.num_epochs=0', '--config.num_steps=2000']
   config, lines = _adapted(own, *steps)
@@ -193,7 +193,7 @@ def test_overrides_precede_and_the_rest_fits_them(own):
       0
   ].optimizer
   assert (given.warmup_steps, given.warmup_epochs) == (9, 0.0)
-  assert lines[1].startswith('500 epochs of 64 images in batches of 16, the fi')
+  assert lines[1].startswith('500 epochs of 64 images in batches of 16, with ')
   config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'
 
@@ -352,8 +352,8 @@ def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
   monkeypatch.setattr(checks, '_COMPARED', 2)
   (line,) = checks.overlaps(splits)
   assert line == (
-      'whether the splits share images is not known: 3 files have sizes that '
-      'several splits have, too many to read now; '
+      'the splits were not searched for shared images: 3 files have a size '
+      'that occurs in another split, too many to read now; '
       f'`gswinrmt prepare folder {tmp_path}` compares them'
   )
 

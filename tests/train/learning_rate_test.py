@@ -22,7 +22,7 @@ def test_schedule_without_warmup_starts_at_the_peak():
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
-        ({'num_epochs': 5}, 'warmup_epochs is 5: .* whole run, which has 5;'),
+        ({'num_epochs': 5}, 'warmup_epochs is 5: .* whole run of 5 epochs;'),
         (
             {
                 'num_epochs': 0,
@@ -30,7 +30,7 @@ def test_schedule_without_warmup_starts_at_the_peak():
                 'optimizer.warmup_epochs': 0.0,
                 'optimizer.warmup_steps': 40,
             },
-            'warmup_steps is 40: .* whole run, which has 30;',
+            'warmup_steps is 40: .* whole run of 30 steps;',
         ),
     ],
 )
@@ -205,15 +205,21 @@ def test_drops_are_those_of_the_released_detectors():
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
-        ({'num_epochs': 7}, 'after 0 epochs, and that of the run, after 7'),
-        ({'num_epochs': 10}, 'after 0 epochs, and that of the run, after 10'),
+        (
+            {'num_epochs': 7},
+            'after 0 epochs, and that of the run, after 7 epochs',
+        ),
+        (
+            {'num_epochs': 10},
+            'after 0 epochs, and that of the run, after 10 epochs',
+        ),
         (
             {'num_epochs': 0, 'num_steps': 6500},  # of 1,000 an epoch
-            'after 0 epochs, and that of the run, after 7',
+            'after 0 epochs, and that of the run, after 7 epochs',
         ),
         (
             {'optimizer.warmup_steps': 9000},
-            'after 9 epochs, and that of the run, after 12',
+            'after 9 epochs, and that of the run, after 12 epochs',
         ),
     ],
 )

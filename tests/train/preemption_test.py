@@ -50,8 +50,8 @@ def test_a_lost_session_may_send_a_second_hangup(first, capfd):
   finally:
     for number, handler in zip(numbers, before, strict=True):
       signal.signal(number, handler)
-  again = 'SIGTERM' if first == signal.SIGHUP else 'once more'
-  assert f'with a checkpoint; {again} to stop at' in capfd.readouterr().err
+  again = 'SIGTERM' if first == signal.SIGHUP else 'a second signal'
+  assert f'with a checkpoint; {again} stops it at' in capfd.readouterr().err
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():

@@ -55,8 +55,8 @@ def test_above_the_cards_size_no_margin_is_cut_off():
     ('change', 'said'),
     [
         ({'num_classes': ...}, "there has no 'num_classes'"),
-        ({'num_classes': 3.7}, 'num_classes 3.7 must be whole'),
-        ({'num_classes': '3'}, "num_classes '3' must be whole"),
+        ({'num_classes': 3.7}, 'num_classes 3.7 must be a whole number'),
+        ({'num_classes': '3'}, "num_classes '3' must be a whole number"),
         ({'architecture': 'swat'}, 'swat_compact'),
         ({'model_args': {'gate': 'yes'}}, 'gate'),
         ({'model_args': None}, 'there: '),

@@ -103,7 +103,7 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
   card = dataclasses.replace(run.card, fields=fields)
   path = tmp_path / 'model.safetensors'
   safetensors_file.write(path, run.variables, card)
-  with pytest.raises(UserError, match='not have the arrays of the retention_c'):
+  with pytest.raises(UserError, match='not have the arrays of retention_comp'):
     load.load(path)
   with pytest.raises(UserError, match='is not a run: it has no steps'):
     load.load(folder, step=3)

@@ -143,7 +143,7 @@ def _download(dl_manager, url):
   raise UserError(
       f'cifar10 is not prepared and cannot be downloaded ({problem}); get '
       f'{url} by other means and run `gswinrmt prepare cifar10 --archive '
-      'FILE`, or name a prepared directory by --config.data.dir or '
+      'FILE`, or name the folder of a prepared copy by --config.data.dir or '
       'TFDS_DATA_DIR'
   )
 
@@ -172,8 +172,8 @@ def _read(path):
     wanted = IMAGES_PER_CLASS[split]
     if found != [wanted] * 10:
       raise UserError(
-          f'{path} is not complete: {split} holds {found} images a class, not '
-          f'{wanted} of each'
+          f'{path} is not complete: the classes of {split} have {found} '
+          f'images, not {wanted} each'
       )
     records[split] = images, labels
   return records

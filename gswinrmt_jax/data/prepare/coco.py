@@ -175,8 +175,8 @@ def _with_masks(objects):
   if not 0 < len(without) < total:
     return total > 0 and not without, []
   return False, [
-      f'warning: masks of {total - len(without):,} of {total:,} objects: none '
-      f'stored, image {without[0]} has an object without'
+      f'warning: only {total - len(without):,} of {total:,} objects have '
+      f'masks: none are stored; {without[0]} has an object without one'
   ]
 
 

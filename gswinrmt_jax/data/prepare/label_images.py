@@ -221,11 +221,11 @@ def find(
     raise UserError(f'--void {void}: values are from 0 to 255')
   if values:
     _check_values(values, names, void, zero_is_void)
-  for ending in endings:
+  for kind, ending in zip(('image', 'label'), endings, strict=True):
     suffix = os.path.splitext(f'a{ending}')[1]
     if suffix.lower() in image_paths.SUFFIXES:
       raise UserError(
-          f"'{ending}' is more than an ending of names: leave out {suffix}"
+          f'--{kind}-ending is {ending!r}: leave out the suffix {suffix}'
       )
   if root.resolve() == labels.resolve() and not endings[1]:
     raise UserError(

@@ -62,7 +62,7 @@ def find(
   lists = {'val': val, 'test': test}
   lists = {split: path for split, path in lists.items() if path}
   if boxes.is_file() and classes:
-    raise UserError('--classes: the file of --boxes has the classes already')
+    raise UserError(f'--boxes {boxes} has the classes: leave out --classes')
   names = ()
   if boxes.suffix in ('.yaml', '.yml') and boxes.is_file():
     names, boxes = _yaml_names(boxes), boxes.parent

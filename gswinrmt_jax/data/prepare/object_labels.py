@@ -110,7 +110,7 @@ class ObjectLabels(ClassLabels):
     kept, odd = [], Counter()
     for found in self.read(image, size):
       if not all(map(math.isfinite, found.box)):
-        raise ValueError(f'has the box {found.box}')
+        raise ValueError(f'has a box that is not finite, {found.box}')
       low, high = found.box[:2], found.box[2:]
       if high[0] <= low[0] or high[1] <= low[1]:
         odd['empty'] += 1
@@ -250,7 +250,7 @@ class ObjectLabels(ClassLabels):
       if found['boxes_and_masks']['elsewhere']:
         yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
-      yield '  training says what sides are after resizing (anchor_scale)'
+      yield '  training prints the sides after resizing (see anchor_scale)'
     train = report['splits']['train']
     counts = train['objects_by_class'], train['crowds_by_class']
     for name, count, crowds in zip(names, *counts, strict=True):
