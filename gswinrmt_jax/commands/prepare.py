@@ -61,7 +61,7 @@ _OPTIONS = {
 _SHOWN = 100  # images that cannot be used are listed, at most
 _IN_PLACE = (
     'a folder with a folder of images for each class is read in place: train '
-    'with --config.data.name=DIR, check it with `prepare folder DIR`'
+    'with --config.data.name=DIR, check it with `gswinrmt prepare folder DIR`'
 )
 
 
@@ -203,7 +203,10 @@ def _check_options(args):
     near = did_you_mean(args.dataset, _OPTIONS)
     said = near or f'; known: {", ".join(_OPTIONS)}'
     if args.labels:
-      said += f'; for your own images: `prepare segmentation {args.dataset}`'
+      said += (
+          '; for your own images: `gswinrmt prepare segmentation '
+          f'{args.dataset}`'
+      )
     elif args.images or _path(args.dataset).is_dir():
       said += f'; for your own images: {_IN_PLACE}'
     raise UserError(f'unknown data set {args.dataset!r}{said}')

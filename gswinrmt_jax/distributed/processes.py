@@ -133,7 +133,10 @@ def check_agree(what: str, value: Any) -> None:
   """
   sums = _gather(np.array(zlib.crc32(json.dumps(value).encode()), np.uint32))
   if (sums != sums[0]).any():
-    raise UserError(f'{what} of the {len(sums)} processes differ')
+    raise UserError(
+        f'{what} of the {len(sums)} processes differ: start all with the same '
+        'command and data'
+    )
 
 
 def _gather(value):

@@ -216,9 +216,10 @@ def split_model(
   if default and argument == 'smoke':
     model, rest = default, model
   if model not in models:
+    said = f"the model '{model}' is unknown" if model else 'no model is named'
     raise UserError(
-        f"the model '{model}' is unknown: name one of {', '.join(models)} "
-        f'after the colon, such as NAME:{models[0]}'
+        f'{said}: name one of {", ".join(models)} after the colon, as in '
+        f'--config=NAME:{models[0]}'
     )
   return model, rest or None
 

@@ -117,7 +117,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('segmentation x --images . --labels /no', '--labels /no: no such'),
         ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
         ('imagenet --images . --zero-is-void', 'takes no --zero-is-void'),
-        ('streets --images . --labels .', '`prepare segmentation streets`'),
+        ('streets --images . --labels .', 'prepare segmentation streets`'),
     ],
 )
 def test_options_that_do_not_belong(arguments, said, monkeypatch, tmp_path):

@@ -46,7 +46,8 @@ def test_two_processes_join_by_what_slurm_says_and_agree(tmp_path):
       'share 0 2 True 4',
       'told once',
       'greatest 1 0',
-      'refused True seeds of the 2 processes differ',
+      'refused True seeds of the 2 processes differ: start all with the same '
+      'command and data',
       'failed another process failed; it says why',
       'rows (8,) [0, 1, 2, 3, 4, 5, 6, 7]',
       'copied True [0, 1, 2]',

@@ -299,7 +299,7 @@ def test_the_model_of_the_argument_is_known_or_refused():
   assert recipes.split_model('smoke', names, 'a') == ('a', 'smoke')
   assert recipes.split_model('b,x,y', names, 'a') == ('b', 'x,y')
   for argument in (None, 'smoke', 'c'):
-    with pytest.raises(UserError, match=r'is unknown: name one of a, b after'):
+    with pytest.raises(UserError, match=': name one of a, b after the colon'):
       recipes.split_model(argument, names)
   with pytest.raises(UserError, match="the model 'smoke' is unknown"):
     recipes.split_model('smoke,b', names, 'a')  # which would drop b
