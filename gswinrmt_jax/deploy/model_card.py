@@ -217,7 +217,7 @@ def _use(card, file_format, source) -> Iterator[str]:
   yield f'loaded = gswinrmt_jax.load_model({source!r})'
   if card.task == 'segmentation':
     yield "found = loaded.predict('image.jpg')"
-    yield 'print(found)  # the share of each class; found.label: of each pixel'
+    yield 'print(found)  # shares of classes; found.label: class of each pixel'
   elif card.task == 'detection':
     yield "found = loaded.predict('image.jpg')"
     yield 'print(found)  # found.boxes, .scores, .labels and .masks are arrays'
