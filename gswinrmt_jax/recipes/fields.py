@@ -235,7 +235,7 @@ FIELDS: Mapping[str, Field] = {
     'data.val_split': _common(
         'auto',
         'images for validation, which selects the best epoch; auto: the data '
-        "set's own",
+        "set's own, or the last tenth of train",
     ),
     'data.test_split': _common(
         'auto',
