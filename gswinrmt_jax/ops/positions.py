@@ -34,10 +34,12 @@ def rotate_interleaved(
   Raises:
     ValueError: If a head has an odd number of channels.
   """
-  angles = _angles(x, interleaved_frequencies, stride, widths)
-  cos, sin = (table[..., None] for table in angles)
-  pairs = jnp.split(wide(x).reshape(*x.shape[:-1], -1, 2), 2, -1)
-  turned = jnp.concatenate(_turned(*pairs, cos, sin), -1)
+  cos, sin = _angles(x, interleaved_frequencies, stride, widths)
+  cos, sin = cos[..., None], sin[..., None]
+  first, second = jnp.split(wide(x).reshape(*x.shape[:-1], -1, 2), 2, -1)
+  turned = jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], -1
+  )
   return turned.reshape(x.shape).astype(x.dtype)
 
 
@@ -60,13 +62,11 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
     ValueError: If a head has an odd number of channels.
   """
   cos, sin = _angles(x, half_frequencies, stride=1)
-  halves = jnp.split(wide(x), 2, -1)
-  return jnp.concatenate(_turned(*halves, cos, sin), -1).astype(x.dtype)
-
-
-def _turned(first, second, cos, sin):
-  """Returns `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)` of pairs of channels."""
-  return first * cos - second * sin, second * cos + first * sin
+  first, second = jnp.split(wide(x), 2, -1)
+  turned = jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], -1
+  )
+  return turned.astype(x.dtype)
 
 
 def _angles(x, frequencies, stride, widths=None):

@@ -177,7 +177,7 @@ def test_damage_is_one_line(root, damage):
   (folder,) = _caches(root)
   damage(pathlib.Path(folder))
   with pytest.raises(
-      UserError, match=r'is damaged .*remove that dir'
+      UserError, match=r'is damaged .*remove that folder'
   ) as caught:
     decoded_cache.load(_images(root))
   assert '\n' not in str(caught.value) and str(folder) in str(caught.value)

@@ -267,7 +267,7 @@ def test_bad_files_are_named(tmp_path, capsys):
       (
           r'a\.jpg\tits label image has 5 x 7 pixels, the image 7 x 5',
           r'c\.jpg\tits label image is damaged',
-          r'd\.jpg\tits label image has the value \d: classes are 0 to 2; no',
+          r'd\.jpg\tits label image has the value \d: classes are 0 to 2; 255',
           r'e\.jpg\tits label image has the mode RGB',
           r'f\.jpg\tis empty',
       ),

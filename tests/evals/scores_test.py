@@ -185,6 +185,7 @@ def test_a_mean_over_some_of_the_classes_says_so():
       'images': 1,
       'mean_iou': 1.0,
       'pixel_accuracy': 1.0,
+      'mean_accuracy': 1.0,
       'loss': 0.1,
       'class_iou': [1.0, None],
       'class_accuracy': [1.0, None],

@@ -122,7 +122,7 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, loaded, monkeypatch):
   # Another test split does not take the place of the one that was tested.
   recorded = (unbroken_run / 'data.json').read_bytes()
   other, said = tiny_parts.train(unbroken_run, **{'data.test_split': 'val'})
-  assert "Its test split is 'test'; " in said and other == summary
+  assert "Its test split is 'test': " in said and other == summary
   assert (unbroken_run / 'data.json').read_bytes() == recorded
 
 
