@@ -242,8 +242,7 @@ class Checkpointer:
       if not self._folder(step).exists():
         raise UserError(
             f'checkpoint {step} in {self.directory} was removed by its run, '
-            'which is training, while it was read: try again, or take another '
-            f'(has: {known})'
+            'which is training, while it was read: take another step'
         ) from error
       raise UserError(
           f'checkpoint {step} in {self.directory} is damaged ({error}); '

@@ -70,7 +70,10 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
 
 
 def _angles(x, frequencies, stride, widths=None):
-  """Returns cosine and sine of each position's angles, `[b h w 1 d/2]`."""
+  """Returns cosine and sine of each position's angles, `[b h w 1 d/2]`.
+
+  The batch is 1 if all maps have the same positions.
+  """
   _, height, width, _, head_dim = x.shape
   if head_dim % 2:
     raise ValueError(

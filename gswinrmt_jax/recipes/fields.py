@@ -467,9 +467,8 @@ FIELDS: Mapping[str, Field] = {
     ),
     'optimizer.freeze_statistics': _common(
         False,
-        "BatchNorms of the backbone normalise by init_from's statistics, which "
-        'stay as they are, also where weights are trained: for batches of a '
-        'few images',
+        'BatchNorms of the backbone keep the statistics of init_from and '
+        'normalise by them: for batches of a few images',
     ),
     'optimizer.layer_decay': _common(
         1.0,
@@ -479,8 +478,8 @@ FIELDS: Mapping[str, Field] = {
     ),
     'optimizer.clip_norm': _common(
         0.0,
-        'largest l2 norm of the gradient of all parameters together; larger '
-        'ones are scaled to it; 0: no limit',
+        'limit on the l2 norm of the gradient of all parameters together; a '
+        'larger gradient is scaled down to it; 0: no limit',
     ),
     'optimizer.b1': _common(0.9, 'decay of the first moment of Adam', below=1),
     'optimizer.b2': _common(

@@ -46,7 +46,7 @@ SCORES = {
     'pixel_accuracy': Score(
         'pixel accuracy', '.2%', shown=True, metric='accuracy'
     ),
-    'mean_accuracy': Score('mean accuracy of classes', '.2%'),
+    'mean_accuracy': Score('mean accuracy', '.2%'),
     'accuracy': Score('accuracy', '.2%', shown=True, decides=True),
     'top5_accuracy': Score('top-5 accuracy', '.2%', metric='accuracy'),
     'loss': Score('cross-entropy', '.4f'),

@@ -65,11 +65,11 @@ def make_train_step(
 
   Returns:
     The train step. Its metrics are scalars: `loss`, those of the loss,
-    `grad_norm` (global l2 norm), `finite` (whether loss and gradient are),
-    `learning_rate` and, if decays are learned, `gamma_min` and `gamma_max`
-    after the update. An accuracy is on the augmented images, against the class
-    with the largest weight in their targets: the label itself in unmixed
-    batches.
+    `grad_norm` (global l2 norm, before clipping), `finite` (whether loss and
+    gradient are), `learning_rate` and, if decays are learned, `gamma_min` and
+    `gamma_max` after the update. An accuracy is on the augmented images,
+    against the class with the largest weight in their targets: the label itself
+    in unmixed batches.
   """
 
   def train_step(state, batch, key):
