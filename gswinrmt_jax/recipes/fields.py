@@ -51,6 +51,10 @@ _DROPS = _is('optimizer.schedule', 'drops')
 _FALLING = _is('optimizer.schedule', 'cosine', 'epochs', 'poly')
 _WARMUP = _above_0('optimizer.warmup_epochs', 'optimizer.warmup_steps')
 _DECAYING = _above_0('optimizer.weight_decay')
+_BACKBONE_TRAINED = When(
+    "optimizer.freeze other than 'backbone'",
+    lambda config: config.optimizer.freeze != 'backbone',
+)
 _AVERAGING = _above_0('ema_decay')
 _PYRAMID = _is('segmenter.head', 'fpn')
 # UperNet has an auxiliary head, unless its channels are set to 0.
@@ -475,6 +479,7 @@ FIELDS: Mapping[str, Field] = {
         'learning rate of a block / that of the next one, from the head down '
         'to the stem',
         at_most=1,
+        when=_BACKBONE_TRAINED,
     ),
     'optimizer.clip_norm': _common(
         0.0,

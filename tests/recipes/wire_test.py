@@ -415,6 +415,8 @@ _OFF = {
     'augment.cutmix_alpha': 0.0,
     'optimizer.warmup_epochs': 0.0,
     'optimizer.weight_decay': 0.0,
+    'optimizer.freeze': 'backbone',
+    'init_from': 'cifar10_small',
 }
 
 
