@@ -81,7 +81,7 @@ class Worker:
     env = {**os.environ, 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}
     env |= spec.get('env', {})
     if 'peer' not in spec and allocator.helps(env):  # as commands do
-      env |= allocator.variables()
+      env |= allocator.variables(env)
     if 'checkout' in spec:
       path = (spec['checkout'], env.get('PYTHONPATH', ''))
       env['PYTHONPATH'] = os.pathsep.join(filter(None, path))

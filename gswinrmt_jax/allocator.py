@@ -4,9 +4,10 @@
 
 XLA's CPU backend allocates the temporaries of a program in every call. glibc
 returns such large blocks to the system, which clears their pages again in the
-next call: a third of the time of a training step. mimalloc keeps them. An
-allocator must be loaded before the process starts, so a command that computes
-on a CPU restarts itself once, with `LD_PRELOAD` set.
+next call: a third of the time of a training step. mimalloc keeps them for a
+minute after their last use. An allocator must be loaded before the process
+starts, so a command that computes on a CPU restarts itself once, with
+`LD_PRELOAD` set.
 """
 
 from collections.abc import Mapping
@@ -18,16 +19,18 @@ import sys
 
 SWITCH = 'GSWINRMT_ALLOCATOR'  # 'system' keeps the system's allocator
 _LIBRARY = 'cmeel.prefix/lib/libmimalloc.so'  # in the wheel `cmeel-mimalloc`
-_SETTINGS = {
-    'MIMALLOC_PURGE_DELAY': '-1',  # keeps what is freed
+_SETTINGS = {  # unless the user has set them
+    # Milliseconds that it keeps what is freed. Without a limit, a training run
+    # grew from 5 to 10 GB in two hours (docs/performance.md).
+    'MIMALLOC_PURGE_DELAY': '60000',
     'MIMALLOC_ALLOW_LARGE_OS_PAGES': '1',
 }
 _CHOSEN_BY_USER = ('LD_PRELOAD', 'GLIBC_TUNABLES', SWITCH)
 _ACCELERATORS = ('jax_plugins', 'libtpu')  # packages of CUDA and TPU
 
 
-def variables() -> dict[str, str]:
-  """Returns the environment variables that load mimalloc; {} without it."""
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+  """Returns what to add to an environment to load mimalloc; {} without it."""
   try:
     wheel = importlib.metadata.distribution('cmeel-mimalloc')
   except importlib.metadata.PackageNotFoundError:
@@ -35,20 +38,21 @@ def variables() -> dict[str, str]:
   library = pathlib.Path(str(wheel.locate_file(_LIBRARY)))
   if not library.exists() or {' ', ':'} & {*str(library)}:  # LD_PRELOAD splits.
     return {}
-  return {'LD_PRELOAD': str(library), SWITCH: 'mimalloc', **_SETTINGS}
+  settings = {k: v for k, v in _SETTINGS.items() if k not in environment}
+  return {'LD_PRELOAD': str(library), SWITCH: 'mimalloc', **settings}
 
 
 def helps(environment: Mapping[str, str]) -> bool:
   """Returns whether a restart with mimalloc makes JAX's programs faster.
 
   They must run on a CPU, on Linux with glibc, and the user must not have chosen
-  an allocator or its settings.
+  an allocator or settings of glibc's.
 
   Args:
     environment: Environment variables of the process.
   """
   if any(
-      name in _CHOSEN_BY_USER or name.startswith(('MALLOC_', 'MIMALLOC_'))
+      name in _CHOSEN_BY_USER or name.startswith('MALLOC_')
       for name in environment
   ):
     return False
@@ -66,7 +70,7 @@ def restart() -> None:
   Call it before JAX is imported, and only from a program of its own: the
   process is replaced.
   """
-  if helps(os.environ) and (added := variables()):
+  if helps(os.environ) and (added := variables(os.environ)):
     command = [sys.executable, *sys.orig_argv[1:]]
     os.execve(sys.executable, command, {**os.environ, **added})
 
@@ -83,6 +87,8 @@ if __name__ == '__main__':
   if len(sys.argv) < 2:
     sys.exit('usage: python -m gswinrmt_jax.allocator COMMAND [ARGUMENT ...]')
   try:
-    os.execvpe(sys.argv[1], sys.argv[1:], {**os.environ, **variables()})
+    os.execvpe(
+        sys.argv[1], sys.argv[1:], {**os.environ, **variables(os.environ)}
+    )
   except OSError as problem:
     sys.exit(f'gswinrmt: {sys.argv[1]}: {problem.strerror}')

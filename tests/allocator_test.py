@@ -9,7 +9,7 @@ import pytest
 from gswinrmt_jax import allocator
 
 pytestmark = pytest.mark.skipif(
-    not allocator.variables(), reason='mimalloc is not installed here'
+    not allocator.variables({}), reason='mimalloc is not installed here'
 )
 
 _RESTART = """\
@@ -56,6 +56,13 @@ def test_any_command_runs_with_mimalloc():
   assert run(*command) == ['True']
 
 
+def test_settings_of_the_user_stay():
+  code = "import os; print(os.environ['MIMALLOC_PURGE_DELAY'])"
+  command = ('-m', 'gswinrmt_jax.allocator', sys.executable, '-c', code)
+  assert run(*command, MIMALLOC_PURGE_DELAY='5') == ['5']
+  assert int(*run(*command)) > 5
+
+
 @pytest.mark.parametrize(
     ('environment', 'expected'),
     [
@@ -64,7 +71,7 @@ def test_any_command_runs_with_mimalloc():
         ({'JAX_PLATFORMS': 'cuda,cpu'}, False),
         ({'JAX_PLATFORMS': 'cpu', 'LD_PRELOAD': 'other.so'}, False),
         ({'JAX_PLATFORMS': 'cpu', 'MALLOC_ARENA_MAX': '2'}, False),
-        ({'JAX_PLATFORMS': 'cpu', 'MIMALLOC_VERBOSE': '1'}, False),
+        ({'JAX_PLATFORMS': 'cpu', 'MIMALLOC_PURGE_DELAY': '0'}, True),
         ({'JAX_PLATFORMS': 'cpu', 'GLIBC_TUNABLES': 'glibc.cpu=1'}, False),
         ({'JAX_PLATFORMS': 'cpu', allocator.SWITCH: 'system'}, False),
     ],
