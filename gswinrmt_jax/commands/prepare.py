@@ -251,6 +251,7 @@ def _report_folder(args):
   except UserError as error:
     print(terminal.printable(f'No data to train with: {error}'))
     use = f'gswinrmt evaluate WEIGHTS --data {path}'
+    use += ' --split train' * (found.splits.keys() == {'train'})
   print(f'Nothing to prepare: {use}')
 
 

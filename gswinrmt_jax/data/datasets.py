@@ -245,10 +245,8 @@ def own_splits(
   opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     there = class_folders.read(opened, train=train).splits
-    if 'train' not in there:
-      return {s: s if s in there else '' for s in ('train', 'val', 'test')}
-  else:
-    there = opened.info.splits
+    return {s: s if s in there else '' for s in ('train', 'val', 'test')}
+  there = opened.info.splits
   train, val = 'train', 'val' if 'val' in there else 'validation'
   if val not in there:
     train, val = 'train[:90%]', 'train[90%:]'

@@ -68,6 +68,8 @@ def _name(images):
       images.source.fingerprint(),
       (height, width),
       images.eval_crop,
+      # Of the stored size, which all images must have, nothing is resized.
+      *(['stored'] * (images.size is None)),
   )
   digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
   split = ''.join(c if c.isalnum() else '-' for c in images.source.split)

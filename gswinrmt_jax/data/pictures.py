@@ -87,12 +87,14 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   """Decodes an image to RGB, applying its EXIF orientation.
 
-  Transparent parts become white. Pixels of more than eight bits are scaled to
-  eight by their data type, not their maximum, so that the darker of two images
-  stays darker: the range is 0 to 65535 for integers, as in PNG and PGM, and 0
-  to 1 for floats. An image with pixels outside that range is refused, as are a
-  TIFF of several pages of one size, and one of more than 8 bits whose 0 is
-  white.
+  Transparent parts become white. Pillow misreads, and this keeps, the
+  transparent colour of a PNG of 16-bit RGB, or of 2-bit or 4-bit grey.
+
+  Pixels of more than eight bits are scaled to eight by their data type, not
+  their maximum, so that the darker of two images stays darker: the range is 0
+  to 65535 for integers, as in PNG and PGM, and 0 to 1 for floats. An image with
+  pixels outside that range is refused, as are a TIFF of several pages of one
+  size, and one of more than 8 bits whose 0 is white.
 
   Returns:
     The image, and how it is stored.
@@ -136,6 +138,11 @@ class LabelCoding:
     first = int(self.zero_is_void)
     return self.values or range(first, first + self.num_classes)
 
+  @property
+  def void_values(self) -> Sequence[int]:
+    """The values that mark pixels without a class."""
+    return np.flatnonzero(self._table == VOID).tolist()
+
   def decode(self, values: np.ndarray) -> np.ndarray:
     """Returns the classes `[h w]`, uint8, `VOID` where there is none.
 
@@ -147,7 +154,7 @@ class LabelCoding:
     if unknown.any():
       first, *_, last = self.class_values
       known = ', '.join(map(str, self.values)) or f'{first} to {last}'
-      none = ' or '.join(map(str, np.flatnonzero(self._table == VOID)))
+      none = ' or '.join(map(str, self.void_values))
       raise ValueError(
           f'has the value {values[unknown][0]}: classes are {known}'
           + f'; {none} is no class' * bool(none)

@@ -159,9 +159,15 @@ class SegmentedImages(records.OnTheFly):
     """Returns image and label of a record, as `OnTheFly.load`.
 
     Raises:
-      UserError: Also if a pixel has a label that is none of the classes.
+      UserError: Also if the label has another size than the image, or a pixel
+        has a label that is none of the classes.
     """
     image, label = super().load(row)
+    if label.shape != (image.height, image.width):
+      raise UserError(
+          f'{self.source.name(row)} has {image.width} x {image.height} pixels, '
+          f'its label the shape {label.shape}: must be (height, width) of it'
+      )
     records.check_labels(
         label, self.num_classes, self.source, row, pictures.VOID
     )

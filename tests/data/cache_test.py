@@ -83,6 +83,13 @@ def test_what_the_images_depend_on_has_a_cache_of_its_own(root, monkeypatch):
   assert len(_caches(root)) == 7
 
 
+def test_sizes_that_differ_are_refused_whatever_is_cached(root):
+  height, width, _ = _images(root, size=None).image_shape
+  decoded_cache.load(_images(root, size=(height, width)))
+  with pytest.raises(UserError, match='set config.data.image_size'):
+    decoded_cache.load(_images(root, size=None))
+
+
 def test_a_failure_leaves_nothing(root, monkeypatch):
   images = _images(root)
   images.read = lambda row: 1 / 0

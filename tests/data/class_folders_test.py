@@ -141,6 +141,14 @@ def test_a_train_too_small_to_divide_keeps_its_test(tmp_path):
     class_folders.read(tmp_path)
 
 
+def test_a_train_too_small_to_divide_is_evaluated_whole_or_not(tmp_path):
+  """Not the last tenth of it, which nobody asked for."""
+  name = str(_write(tmp_path, 'train/a', 'train/b', count=3))
+  own = datasets.own_splits(name, train=False)
+  assert own == {'train': 'train', 'val': '', 'test': ''}
+  assert len(datasets.open_source(name, 'train')) == 6
+
+
 @pytest.mark.parametrize(('count', 'tested'), [(3, [3, 3, 0]), (20, [2, 2, 0])])
 def test_a_class_without_images_does_for_evaluation(count, tested, tmp_path):
   _write(tmp_path, 'a', 'b', count=count)

@@ -351,7 +351,17 @@ def test_too_few_classes_or_images(tmp_path):
   assert 'the label images have no class but 0' in said and '%' not in said
   pixels = np.uint8([[255] * 7] * 2 + [[0] * 7] * 3)
   PIL.Image.fromarray(pixels).save(tmp_path / 'labels' / 'train' / 'a.png')
-  assert '; 40% of their pixels are 255, which is void' in _said(tmp_path)
+  said = _said(tmp_path)
+  assert '; 40% of their pixels are 255, which is void' in said
+  assert said.endswith('if it is the value of a class, use --values 0,255')
+  PIL.Image.fromarray(pixels % 254).save(tmp_path / 'labels/train/a.png')
+  for option, stored, instead in (
+      ('--zero-is-void', '0 or 255', ' instead of --zero-is-void'),
+      ('--void=1', '1 or 255', ''),
+  ):
+    said = _said(tmp_path, option)
+    assert f'of their pixels are {stored}, which is void: if it is' in said
+    assert said.endswith(f'list those of all classes by --values{instead}')
   _write(tmp_path / 'few', 'a', 'b')
   said = _said(tmp_path / 'few')
   assert 'images is less than half an image: add some, or change --val' in said
@@ -545,7 +555,9 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   _run(tmp_path, f'--images={moved}')
   assert capsys.readouterr().out.endswith(f'nothing done\n{said}')
   moved.rename(tmp_path / 'images')
-  assert 'with other shares, names and sizes of files: ' in refused('--val=0.2')
+  assert 'with other shares, splits, names or sizes of files: ' in refused(
+      '--val=0.2'
+  )
   assert 'seed (0 there, 1 here)' in refused('--seed=1')
   assert 'void (None there, 2 here)' in refused('--void=2')
   assert 'zero_is_void (False there, True here)' in refused('--zero-is-void')
@@ -564,4 +576,4 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   assert len(json.loads(report.read_text())['splits']) == 3
   assert os.listdir(report.parents[1]) == ['1.0.0']
   (tmp_path / 'labels/20.png').write_bytes(_label(3, size=(50, 70)))
-  assert 'with other names and sizes of files' in refused(names)
+  assert 'with other splits, names or sizes of files' in refused(names)

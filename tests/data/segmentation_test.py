@@ -9,6 +9,7 @@ import pytest
 from gswinrmt_jax.data import batches, pictures, resizing, segmentation, sources
 from gswinrmt_jax.data.pictures import LabelCoding, VOID
 from gswinrmt_jax.data.segmentation import Crop
+from gswinrmt_jax.errors import UserError
 
 
 class _Source(sources.Source):
@@ -206,6 +207,16 @@ def test_a_small_image_is_padded_with_pixels_of_no_class():
   assert (label[20:] == VOID).all() and (label[:, 30:] == VOID).all()
   assert not image[20:].any() and not image[:, 30:].any()
   assert record['extents'].tolist() == [20, 30]
+
+
+def test_a_label_of_another_size_is_refused():
+  source = _noise((30, 40))
+  ((image, label),) = source.pairs
+  source.pairs = [(image, label.T)]
+  for training in (None, Crop((64, 64), (1, 1), flip=False)):
+    records = segmentation.SegmentedImages(source, training=training)
+    with pytest.raises(UserError, match=r'30 x 40 pixels, its .* \(30, 40\)'):
+      records.read(0, np.random.default_rng(0))
 
 
 def test_a_crop_is_of_the_image_within_its_bounds():

@@ -80,9 +80,14 @@ class LabelImages(ClassLabels):
         only = f' but {values[0]}' if values else ''
         hint = ''
         if values and void:
+          stored = ' or '.join(map(str, self.coding.void_values))
+          use = f'use {self._option([*values, 255])}'
+          if len(self.coding.void_values) > 1:
+            use = 'list those of all classes by --values'
+            use += ' instead of --zero-is-void' * self.coding.zero_is_void
           hint = (
-              f'; {share:.0%} of their pixels are 255, which is void: if it is '
-              f'the value of a class, use {self._option([*values, 255])}'
+              f'; {share:.0%} of their pixels are {stored}, which is void: if '
+              f'it is the value of a class, {use}'
           )
         raise UserError(
             f'the label images have no class{only}: two classes or more are '

@@ -135,6 +135,8 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
   for key, value in request.items():
     there = before.get(key)
     if before and key not in _PLACES and value != there:
+      if key == _FILES:
+        key = 'splits, names or sizes of files'
       plain = all(isinstance(x, int | float | None) for x in (value, there))
       differing.append(key + f' ({there} there, {value} here)' * plain)
   if differing:
