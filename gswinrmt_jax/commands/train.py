@@ -128,10 +128,11 @@ def _short(path):
 
 def _next_steps(folder, summary, config):
   """Returns the commands that usually follow a run."""
+  from gswinrmt_jax.runs import summary as summary_lib
+
   folder = shlex.quote(str(folder))
-  finished = summary['steps'] == summary['total_steps']
-  tested = finished and config.data.test_split  # The test is for the end.
-  split = '' if tested else ' --split val'
+  # The test split is for the end of a run, and not all data has one.
+  split = '' if summary_lib.is_tested(summary) else ' --split val'
   lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']
   if config.segmenter.head or config.detector.head:
     lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')

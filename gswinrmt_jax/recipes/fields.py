@@ -473,6 +473,7 @@ FIELDS: Mapping[str, Field] = {
         False,
         'BatchNorms of the backbone keep the statistics of init_from and '
         'normalise by them: for batches of a few images',
+        when=_BACKBONE_TRAINED,
     ),
     'optimizer.layer_decay': _common(
         1.0,

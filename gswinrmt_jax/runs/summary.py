@@ -127,6 +127,11 @@ def check(summary: Any, where: str) -> dict[str, Any]:
   return summary
 
 
+def is_tested(summary: Mapping[str, Any]) -> bool:
+  """Returns whether it has scores on the test split."""
+  return any(name.startswith('test_') for name in summary['last'])
+
+
 def table(summary: Mapping[str, Any]) -> str:
   """Returns the summary as text, for the terminal."""
   last, best = summary['last'], summary['best']

@@ -278,7 +278,7 @@ def _open(config, folder, terminal, locked):
 
 def _check_batch(config, model, image_shape):
   """Refuses batches in which a BatchNorm would see one value per channel."""
-  if config.batch_size > 1:
+  if config.batch_size > config.accumulate_steps:
     return
   optimizer = config.optimizer
   fixed = optimizer.freeze == 'backbone' or optimizer.freeze_statistics
@@ -286,7 +286,8 @@ def _check_batch(config, model, image_shape):
   if config.segmenter.head == 'uper' or (
       small and factory.variable_shapes(model).get('batch_stats')
   ):
+    parts = ' / config.accumulate_steps' * (config.accumulate_steps > 1)
     raise UserError(
-        'config.batch_size is 1: it must be at least 2, since the model has a '
-        'BatchNorm that would see a single value per channel'
+        f'config.batch_size{parts} is 1: it must be at least 2, since the '
+        'model has a BatchNorm that would see a single value per channel'
     )

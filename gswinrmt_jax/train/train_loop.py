@@ -52,7 +52,7 @@ def train(
       if summary['steps'] < schedule.total_steps:
         said = f'{folder} has reached config.stop_after_epochs.'
       tested = run_folder.load_config(folder).data.test_split
-      if tested and tested != config.data.test_split:
+      if tested and tested != run.config.data.test_split:
         said += (
             f' Its test split is {tested!r}: for another, run `gswinrmt '
             'evaluate` with --split.'
@@ -110,9 +110,8 @@ def _summary_of_finished(run):
   summary = summary_lib.load(run.folder)
   if not summary or summary['steps'] != step:
     return None
-  tested = any(name.startswith('test_') for name in summary['last'])
   due = step == run.schedule.total_steps and run.config.data.test_split
-  return None if due and not tested else summary
+  return None if due and not summary_lib.is_tested(summary) else summary
 
 
 def _compile_and_init(run, restored, batches):

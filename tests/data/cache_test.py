@@ -86,7 +86,7 @@ def test_what_the_images_depend_on_has_a_cache_of_its_own(root, monkeypatch):
 def test_sizes_that_differ_are_refused_whatever_is_cached(root):
   height, width, _ = _images(root, size=None).image_shape
   decoded_cache.load(_images(root, size=(height, width)))
-  with pytest.raises(UserError, match='set config.data.image_size'):
+  with pytest.raises(UserError, match=r'set config\.data'):
     decoded_cache.load(_images(root, size=None))
 
 

@@ -362,6 +362,12 @@ def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
   config.segmenter.head = 'uper'
   with pytest.raises(UserError, match='a BatchNorm that would see'):
     run_lib._check_batch(config, model, (64, 64, 3))
+  # BatchNorms see one part of the batch at a time.
+  config.batch_size, config.accumulate_steps = 16, 8
+  run_lib._check_batch(config, model, (64, 64, 3))
+  config.accumulate_steps = 16
+  with pytest.raises(UserError, match=r'batch_size / .*accumulate_steps is 1:'):
+    run_lib._check_batch(config, model, (64, 64, 3))
 
 
 @pytest.mark.parametrize('name', ['flip', 'flip_vertical'])

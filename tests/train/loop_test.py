@@ -119,6 +119,8 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, loaded, monkeypatch):
   assert 'is complete' in said and loaded == ['train', 'val']
   assert summary == json.loads((unbroken_run / 'summary.json').read_text())
   assert (unbroken_run / 'metrics.jsonl').read_bytes() == before
+  _, said = tiny_parts.train(unbroken_run, **{'data.test_split': 'auto'})
+  assert 'is complete' in said and 'Its test split' not in said
   # Another test split does not take the place of the one that was tested.
   recorded = (unbroken_run / 'data.json').read_bytes()
   other, said = tiny_parts.train(unbroken_run, **{'data.test_split': 'val'})
