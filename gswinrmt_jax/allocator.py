@@ -38,8 +38,9 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
   library = pathlib.Path(str(wheel.locate_file(_LIBRARY)))
   if not library.exists() or {' ', ':'} & {*str(library)}:  # LD_PRELOAD splits.
     return {}
+  preloaded = filter(None, [str(library), environment.get('LD_PRELOAD')])
   settings = {k: v for k, v in _SETTINGS.items() if k not in environment}
-  return {'LD_PRELOAD': str(library), SWITCH: 'mimalloc', **settings}
+  return {'LD_PRELOAD': ':'.join(preloaded), SWITCH: 'mimalloc', **settings}
 
 
 def helps(environment: Mapping[str, str]) -> bool:

@@ -56,6 +56,16 @@ def test_any_command_runs_with_mimalloc():
   assert run(*command) == ['True']
 
 
+def test_what_the_user_preloads_stays():
+  code = "import os; print(os.environ['LD_PRELOAD'])"
+  command = ('-m', 'gswinrmt_jax.allocator', sys.executable, '-c', code)
+  own = allocator.variables({})['LD_PRELOAD']
+  assert allocator.variables({'LD_PRELOAD': 'a.so'})['LD_PRELOAD'] == (
+      f'{own}:a.so'
+  )
+  assert run(*command) == [own]
+
+
 def test_settings_of_the_user_stay():
   code = "import os; print(os.environ['MIMALLOC_PURGE_DELAY'])"
   command = ('-m', 'gswinrmt_jax.allocator', sys.executable, '-c', code)

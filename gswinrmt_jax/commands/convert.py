@@ -36,16 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--full-stages',
       type=_stages,
       metavar='N,N',
-      help='stages that attend over all pairs of tokens; required for models '
+      help='stages that attend over all pairs of tokens, or none; required for models '
       'of other sizes than the released ones, because no array shows them; '
       'takes precedence over those of a config.json next to the checkpoint',
   )
 
 
 def _stages(text):
-  parts = [part for part in text.split(',') if part]
+  if text == 'none':
+    return ()
+  parts = text.split(',')
   if not all(part.isdecimal() for part in parts):
-    raise UserError(f"--full-stages is '{text}': must be stages such as 3,4")
+    raise UserError(
+        f"--full-stages is '{text}': must be stages such as 3,4, or none"
+    )
   return tuple(int(part) for part in parts)
 
 

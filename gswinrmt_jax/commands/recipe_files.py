@@ -163,13 +163,20 @@ def _get_config(path, argument):
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise UserError(f'{path} is not a recipe: it has no function get_config')
   takes = bool(inspect.signature(module.get_config).parameters)
   if argument and not takes:
     raise UserError(f'{path.name} takes no argument: leave out :{argument}')
   try:
-    return module, module.get_config(*([argument] if takes else []))
+    config = module.get_config(*([argument] if takes else []))
   except UserError as error:
     raise UserError(f'{path.name}: {error}') from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise UserError(
+        f'{path}: get_config must return a ConfigDict, not {config!r:.80}'
+    )
+  return module, config
 
 
 def _one_line(error):

@@ -83,9 +83,9 @@ def main(
 def _configured(spec, overrides, options):
   """Returns the config of a run, its folder, and lines for the user."""
   recipe, config, lines = recipe_files.adapted(spec, overrides)
+  recipes.check(config)
   if not config.data.name:
     raise UserError('--config.data.name is missing: name a folder of images')
-  recipes.check(config)
   if config.init_from:
     config.init_from = arguments.weights(config.init_from)
   for name in ('data.dir', 'data.label_maps'):
@@ -148,6 +148,7 @@ def _print_help(program, spec, overrides):
     print(_USAGE.format(program=program, names=names))
     return
   config = recipe_files.load(spec, overrides)
+  recipes.check_values(config)
   print(f'usage: {program} --config={spec} [--config.FIELD=VALUE ...]')
   print(f'\nfields of {spec}: value, meaning\n\n{describe(config)}')
 

@@ -19,6 +19,7 @@ import logging
 import pathlib
 import tempfile
 from typing import Any
+import zlib
 
 from flax import linen as nn
 import jax
@@ -42,6 +43,7 @@ _ROUNDING = 5e-5
 # Of arrays in float16, which near 1e-6, where LayerScale starts, has steps of
 # 6e-8.
 _HALF_STEP = 5e-2
+_CHECKSUM = 'crc32'  # of the arrays, in `config.json`
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
 
@@ -122,7 +124,10 @@ def export(
     path = folder / name
     with files.replaced(path) as part:
       written.rename(part)
-  files.write_json(folder / card_lib.FILE, weights.card.to_dict())
+  checksum = {_CHECKSUM: _checksum(weights.variables)}
+  files.write_json(
+      folder / card_lib.FILE, {**weights.card.to_dict(), **checksum}
+  )
   model_card.write(
       folder, weights, file_format, license=license, note=note, source=source
   )
@@ -191,20 +196,33 @@ def _check_other_files(weights, folder, name):
   path = folder / card_lib.FILE
   if not there or not path.exists():
     return
-  # As it would be read back: the file also has the version of the package.
+  checksum = files.read_json(path).get(_CHECKSUM)
+  # As it would be read back: the file also has the version of the package. The
+  # figures of one checkpoint grow, such as by those of the test split.
   written = json.loads(json.dumps(weights.card.to_dict()))
-  before = card_lib.read(path)
-  if 'checkpoint' not in before.figures:  # of an earlier version
-    written['figures'].pop('checkpoint', None)
   before, now = (
-      json.dumps(card.to_dict(), sort_keys=True)
-      for card in (before, card_lib.from_dict(written, str(path)))
+      json.dumps(dataclasses.replace(card, figures={}).to_dict())
+      for card in (
+          card_lib.read(path),
+          card_lib.from_dict(written, str(path)),
+      )
   )
-  if before != now:
+  other = checksum is not None and checksum != _checksum(weights.variables)
+  if before != now or other:
     raise UserError(
         f'{folder / there[0]} is of other weights: choose another folder '
         '(--out), or remove it'
     )
+
+
+def _checksum(variables):
+  """Returns the CRC-32 of all arrays as float16, which a file may have."""
+  total = 0
+  for path, array in jax.tree_util.tree_leaves_with_path(dict(variables)):
+    total = zlib.crc32(jax.tree_util.keystr(path).encode(), total)
+    with np.errstate(over='ignore'):
+      total = zlib.crc32(np.asarray(array).astype(np.float16), total)
+  return total
 
 
 def _pixel_model(weights):

@@ -2,11 +2,12 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.commands import recipe_files, train
 from gswinrmt_jax.errors import UserError
 
 
@@ -41,6 +42,26 @@ def test_a_recipe_without_an_argument_takes_none(tmp_path):
       UserError, match=r'mine\.py takes no argument: leave out :7'
   ):
     recipe_files.load(f'{path}:7', [])
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('x = 1', r'mine\.py is not a recipe: it has no function get_config'),
+        ('def get_config(): pass', r'must return a ConfigDict, not None'),
+        (
+            'import ml_collections\n'
+            'def get_config(): return ml_collections.ConfigDict({"seed": 1})',
+            r'config\.dtype is missing',
+        ),
+    ],
+)
+@pytest.mark.parametrize('option', ['--workdir=w', '--help'])
+def test_a_file_that_is_no_recipe(text, said, option, tmp_path, capsys):
+  (tmp_path / 'mine.py').write_text(text)
+  assert train.main([f'--config={tmp_path}/mine.py', option]) == 2
+  printed = capsys.readouterr()
+  assert re.search(said, printed.err) and not printed.out
 
 
 def test_overrides_have_the_type_of_their_field():

@@ -127,6 +127,15 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, capsys):
   assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.parametrize('stages', ['', ',', '3,,4', 'x'])
+def test_full_stages_that_name_none_are_refused(stages, tmp_path, capsys):
+  """Such as of a variable that is not set."""
+  arguments = ['convert', 'a.pth', str(tmp_path / 'out')]
+  assert main.main([*arguments, f'--full-stages={stages}']) == 2
+  said = f"--full-stages is '{stages}': must be stages such as 3,4, or none"
+  assert said in capsys.readouterr().err
+
+
 def test_nothing_is_written_over(checkpoint, folder):
   with pytest.raises(UserError, match='is there already'):
     _convert(checkpoint, folder, full_stages=(3, 4))
