@@ -74,7 +74,7 @@ class Training:
     self.state = state_lib.TrainState(
         step=jnp.zeros((), jnp.int32),
         params=values['params'],
-        batch_stats=values['batch_stats'],
+        batch_stats=values.get('batch_stats', {}),
         opt_state=jax.jit(tx.init)(values['params']),
     )
     self.metrics, self._key = None, jax.random.key(0)

@@ -21,6 +21,11 @@ TRAINING = frozenset({'linear_start'})
 _TASK = frozenset({'feature_norm'})
 
 
+def size_of(name: str) -> str:
+  """Returns the size in the name of a model, 's' of `rmt_s` and `rmt_s_tl`."""
+  return name.removesuffix('_tl').rpartition('_')[2]
+
+
 def sizes(model: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the sizes in which a model differs from its named model.
 

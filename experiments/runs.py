@@ -234,7 +234,7 @@ def with_own_splits(
 
   Args:
     config: A resolved config.
-    otherwise: The fields of the splits if the data are not here.
+    otherwise: The fields of the splits, and any name, if the data are not here.
   """
   try:
     return data_lib.with_own_splits(config)
@@ -243,6 +243,13 @@ def with_own_splits(
     for field in _PREPARED:
       if config.data[field] == 'auto':
         config.data[field] = otherwise[field]
+    # The config of a run has the absolute path of class folders.
+    place = pathlib.PurePath(otherwise.get('name', ''))
+    if (
+        place.is_absolute()
+        and place.name == pathlib.Path(config.data.name).name
+    ):
+      config.data.name = str(place)
     return config
 
 
@@ -329,7 +336,7 @@ class Setting:
     """The paper's benchmark whose models have this size."""
     if self.segments or self.detects:
       return None
-    size = self.config.model.name.rpartition('_')[2]
+    size = ablations.size_of(self.config.model.name)
     return {'compact': paper.CIFAR10, 'large': paper.MINI_IMAGENET}.get(size)
 
   @property
@@ -448,7 +455,7 @@ def _setting_key(run):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in ablations.TRAINING}
-  size = model['name'].rpartition('_')[2]
+  size = ablations.size_of(model['name'])
   resized = bool(ablations.sizes(model))
   shape = [list(run.image_size or ()), list(run.class_names)]
   return json.dumps(
@@ -464,7 +471,7 @@ def _setting(variants):
   }
   first = next(iter(variants.values()))[0]
   config, images = first.config, f' ({first.images})' if first.images else ''
-  size = config.model.name.rpartition('_')[2]
+  size = ablations.size_of(config.model.name)
   title = f'{config.data.name}{images}, {size} models'
   if head := config.segmenter.head or config.detector.head:
     title += f' with {create.TITLES[head]}'

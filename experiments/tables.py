@@ -179,7 +179,7 @@ def _comparable(run):
   model = fields.pop('model')
   shown = ablations.sizes(model)
   shown |= {name: model[name] for name in ablations.TRAINING}
-  fields |= {'size': model['name'].rpartition('_')[2], 'model': shown}
+  fields |= {'size': ablations.size_of(model['name']), 'model': shown}
   flat = traverse_util.flatten_dict(fields, sep='.')
   return {name: str(value) for name, value in flat.items()}
 

@@ -36,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--full-stages',
       type=_stages,
       metavar='N,N',
-      help='stages that attend over all pairs of tokens, or none; required for models '
-      'of other sizes than the released ones, because no array shows them; '
-      'takes precedence over those of a config.json next to the checkpoint',
+      help='stages that attend over all pairs of tokens, or none; required for '
+      'models of other sizes than the released ones, because no array shows '
+      'them; takes precedence over those of a config.json next to the '
+      'checkpoint',
   )
 
 

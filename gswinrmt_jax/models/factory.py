@@ -113,7 +113,8 @@ def create_dense_backbone(
     if key not in FIELDS and (near := did_you_mean(key, of_head)):
       raise ValueError(f'A model has no field {key!r}{near}')
   how = {'num_classes': 0, 'dtype': dtype, 'remat': remat}
-  overrides = {'feature_norm': True} | overrides
+  if overrides.get('feature_norm') is None:
+    overrides['feature_norm'] = True
   # Without a parent, it is a submodule of the dense model, not of a module
   # whose method makes that.
   model = backbone.Backbone(**_checked(name, **how, **overrides), parent=None)

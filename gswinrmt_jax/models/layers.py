@@ -231,7 +231,7 @@ class BatchNorm(nn.Module):
       if x.size == x.shape[-1] and not self.is_initializing():
         raise ValueError(
             'BatchNorm needs more than one value per channel in training: take '
-            'batches of two images or more, or larger images'
+            'batches of two images or more'
         )
       mean, var = ops.batch_statistics(x, extents)
       if not self.is_initializing():

@@ -62,6 +62,15 @@ def test_muon_updates_matrices(monkeypatch):
   assert jax.tree.structure(of_adam.state) != jax.tree.structure(after)
 
 
+def test_a_model_without_batch_norm_can_be_timed(monkeypatch):
+  monkeypatch.setattr(
+      programs, '_compiled', lambda spec, *step: jax.eval_shape(*step)
+  )
+  fields = {**SMALL, 'stem': 'patch', 'downsample': 'merge', 'head': 'norm'}
+  program = programs.Training({**SPEC, 'dtype': 'float32', 'fields': fields})
+  assert not program.state.batch_stats
+
+
 def test_latency_is_inference():
   program = programs.build({**SPEC, 'task': 'latency', 'batch': 1})
   program.run(1)

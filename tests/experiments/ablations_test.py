@@ -63,6 +63,11 @@ def test_a_run_is_recognized_by_its_config(size):
   assert ablations.sizes(other) == {'depths': (1, 1, 1, 1)}
 
 
+def test_a_token_label_model_has_the_size_of_its_base():
+  names = 'rmt_s', 'rmt_s_tl', 'rmt_b_tl', 'swat_compact'
+  assert [*map(ablations.size_of, names)] == ['s', 's', 'b', 'compact']
+
+
 def test_no_two_switches_make_the_same_model():
   made = {
       (

@@ -142,6 +142,8 @@ def test_a_run_of_a_folder_of_images_is_recognised(tmp_path, monkeypatch):
   ]
   _write(job.folder, [0.25, 0.5, 0.75], *fields)
   assert run.status(job).state == 'complete'
+  (tmp_path / 'own').rename(tmp_path / 'moved')
+  assert run.status(job).state == 'complete'
 
 
 def test_a_run_is_recognised_where_its_data_are_not(tmp_path):

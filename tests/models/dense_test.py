@@ -314,7 +314,15 @@ _SMALL = {
 @pytest.mark.parametrize(
     ('name', 'head', 'more'),
     [
-        ('swat_compact', 'fpn', {'window_size': 4, 'auxiliary_channels': 6}),
+        (
+            'swat_compact',
+            'fpn',
+            {
+                'window_size': 4,
+                'auxiliary_channels': 6,
+                'feature_norm': None,  # the default, as in recipes
+            },
+        ),
         ('rmt_swin_t', 'uper', {'feature_norm': False}),
     ],
 )
@@ -337,9 +345,8 @@ def test_any_backbone_and_any_extents(name, head, more):
   }
   variables = random_variables.of_shapes(shapes)
   params = variables['params']
-  assert ('feature_norm4' in params['backbone']) == more.get(
-      'feature_norm', True
-  )
+  normalised = 'feature_norm4' in params['backbone']
+  assert normalised == (more['feature_norm'] is not False)
   assert not {'norm', 'proj', 'head'} & params['backbone'].keys()
 
   def run(model, image, maps):
