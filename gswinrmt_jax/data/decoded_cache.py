@@ -66,10 +66,8 @@ def _name(images):
       _VERSION,
       PIL.__version__,  # Its decoders and resampling kernels may change.
       images.source.fingerprint(),
-      (height, width),
+      images.size and (height, width),  # None: nothing is resized.
       images.eval_crop,
-      # Of the stored size, which all images must have, nothing is resized.
-      *(['stored'] * (images.size is None)),
   )
   digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
   split = ''.join(c if c.isalnum() else '-' for c in images.source.split)

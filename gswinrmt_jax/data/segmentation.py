@@ -163,10 +163,11 @@ class SegmentedImages(records.OnTheFly):
         has a label that is none of the classes.
     """
     image, label = super().load(row)
-    if label.shape != (image.height, image.width):
+    shape = image.height, image.width
+    if label.shape != shape:
       raise UserError(
-          f'{self.source.name(row)} has {image.width} x {image.height} pixels, '
-          f'its label the shape {label.shape}: must be (height, width) of it'
+          f'{self.source.name(row)} has a label of the shape {label.shape}: '
+          f'must be {shape}, the height and width of its image'
       )
     records.check_labels(
         label, self.num_classes, self.source, row, pictures.VOID

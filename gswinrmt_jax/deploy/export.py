@@ -201,7 +201,9 @@ def _check_other_files(weights, folder, name):
   # figures of one checkpoint grow, such as by those of the test split.
   written = json.loads(json.dumps(weights.card.to_dict()))
   before, now = (
-      json.dumps(dataclasses.replace(card, figures={}).to_dict())
+      json.dumps(
+          dataclasses.replace(card, figures={}).to_dict(), sort_keys=True
+      )
       for card in (
           card_lib.read(path),
           card_lib.from_dict(written, str(path)),
