@@ -324,15 +324,16 @@ def test_the_readings(page):
 
 # Small images.
 
-# The three runs of the weights that ship.
+# The four runs of the weights that ship.
 FIRST = 'jpeg75/cifar10_small'
 SECOND = 'jpeg75/cifar10_small_restart'
 THIRD = 'cifar10_small_restart'
+FOURTH = 'cifar10_small_restart2'
 
 
 def test_the_runs_of_the_weights_that_ship(page):
   expected = []
-  for name in (FIRST, SECOND, THIRD):
+  for name in (FIRST, SECOND, THIRD, FOURTH):
     run = _run(name)
     best = run.summary['best']
     prefix = {'raw': '', 'ema': 'ema_'}[best['weights']]
@@ -354,8 +355,8 @@ def test_the_runs_of_the_weights_that_ship(page):
     ('columns', 'runs', 'epochs', 'missing'),
     [
         (
-            'run 2 | EMA | run 3 | EMA',
-            [SECOND, SECOND, THIRD, THIRD],
+            'run 2 | EMA | run 3 | EMA | run 4 | EMA',
+            [SECOND, SECOND, THIRD, THIRD, FOURTH, FOURTH],
             '1 2 4 8 12 16 20 22 25',
             '',
         ),
