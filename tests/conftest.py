@@ -9,6 +9,8 @@ import compiling
 os.environ.setdefault('XLA_FLAGS', compiling.quick_flags())
 # On a GPU, float32 would meet TF32, and each worker reserve most of its memory.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+# CI preloads mimalloc; commands that say so would print another line here.
+os.environ.pop('GSWINRMT_ALLOCATOR', None)
 
 import jax
 import jaxtyping

@@ -241,7 +241,7 @@ def _trained(monkeypatch):
 
   def train(config, folder):
     calls.append((config, folder))
-    return {'steps': 1, 'total_steps': 1}
+    return {'steps': 1, 'total_steps': 1, 'last': {}}
 
   monkeypatch.setattr(train_loop, 'train', train)
   return calls
