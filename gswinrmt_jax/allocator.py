@@ -5,7 +5,7 @@
 XLA's CPU backend allocates the temporaries of a program in every call. glibc
 returns such large blocks to the system, which clears their pages again in the
 next call: a third of the time of a training step. mimalloc keeps them for a
-minute after their last use. An allocator must be loaded before the process
+minute after they were freed. An allocator must be loaded before the process
 starts, so a command that computes on a CPU restarts itself once, with
 `LD_PRELOAD` set.
 """

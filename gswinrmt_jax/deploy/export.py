@@ -19,7 +19,6 @@ import logging
 import pathlib
 import tempfile
 from typing import Any
-import zlib
 
 from flax import linen as nn
 import jax
@@ -28,6 +27,7 @@ from jaxtyping import Array, UInt8
 import numpy as np
 
 from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import checksums
 from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.deploy.loaded_model import PixelModel
 from gswinrmt_jax.errors import UserError
@@ -218,13 +218,10 @@ def _check_other_files(weights, folder, name):
 
 
 def _checksum(variables):
-  """Returns the CRC-32 of all arrays as float16, which a file may have."""
-  total = 0
-  for path, array in jax.tree_util.tree_leaves_with_path(dict(variables)):
-    total = zlib.crc32(jax.tree_util.keystr(path).encode(), total)
-    with np.errstate(over='ignore'):
-      total = zlib.crc32(np.asarray(array).astype(np.float16), total)
-  return total
+  """Returns the CRC-32 of all arrays in float16, to which a file may round."""
+  with np.errstate(over='ignore'):
+    half = [np.float16(array) for array in jax.tree.leaves(dict(variables))]
+  return checksums.of_tree(half)
 
 
 def _pixel_model(weights):

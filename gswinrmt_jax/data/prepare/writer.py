@@ -135,7 +135,7 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
   for key, value in request.items():
     there = before.get(key)
     if before and key not in _PLACES and value != there:
-      if key == _FILES:
+      if key == _FILES:  # The name in reports; it covers the splits, too.
         key = 'splits, names or sizes of files'
       plain = all(isinstance(x, int | float | None) for x in (value, there))
       differing.append(key + f' ({there} there, {value} here)' * plain)
