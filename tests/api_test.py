@@ -12,6 +12,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax.models import factory, layers
+from gswinrmt_jax.weights import load
 
 _SMALL = {
     'widths': (8,),
@@ -184,3 +185,8 @@ def test_weights_that_ship_are_small_and_say_what_they_are():
     parts = 'license: ', 'epochs', '| test accuracy |', 'parameters;'
     for part in (*parts, 'Please cite gswinrmt_jax and the papers'):
       assert part in text, (name, part)
+    figures = load.read_card(name).figures  # An export shows those of its step.
+    best = figures['best']
+    assert figures['checkpoint'] == {
+        key: best[key] for key in ('step', 'epoch', 'weights')
+    }

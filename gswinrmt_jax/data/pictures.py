@@ -24,7 +24,9 @@ _UNKNOWN = 254  # marks a value that is neither a class nor void
 # Where Pillow looks for an orientation.
 _WITH_ORIENTATION = 'exif', 'Raw profile type exif', 'XML:com.adobe.xmp', 'xmp'
 _ORIENTATION = 0x0112  # EXIF tag
-_PHOTOMETRIC = 0x0106  # tag of TIFF; 0: 0 is white. Pillow inverts 8 bits only.
+# Tags of TIFF.
+_BITS = 0x0102
+_PHOTOMETRIC = 0x0106  # 0: 0 is white. Pillow inverts 8 bits only.
 # What undoes its values; others do nothing.
 _TURNS = {
     2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
@@ -221,9 +223,10 @@ def _decoded(image, convert):
   most = PIL.Image.MAX_IMAGE_PIXELS
   if most and image.width * image.height > most:
     raise PIL.Image.DecompressionBombError
-  if _raw_mode(image) == 'I;12':  # Decoding would keep its range.
-    raise _RangeError('has 12 bits per pixel: store 8 or 16')
   is_tiff = image.format == 'TIFF'
+  # Decoding keeps their range, and forgets it, but for the tag.
+  if is_tiff and image.tag_v2.get(_BITS) == (12,):
+    raise _RangeError('has 12 bits per pixel: store 8 or 16')
   if is_tiff and image.mode[0] in 'IF' and image.tag_v2.get(_PHOTOMETRIC) == 0:
     raise _RangeError('has more than 8 bits, and 0 is white: invert it')
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.

@@ -77,6 +77,7 @@ def write(
               metric_value=round(value, 4),
           )
           for label, split, name, value, _ in _measured(weights)
+          if data
       ],
   )
   leaves = jax.tree.leaves(weights.variables['params'])
@@ -188,7 +189,8 @@ def _results(weights, data) -> Iterator[str]:
   if not name:
     yield 'Not measured.'
     return
-  yield f'| on {data} | |\n| --- | --- |'
+  of = f'on {data}' if data else ''  # `push` leaves out a folder's path.
+  yield f'| {of} | |\n| --- | --- |'
   for label, _, _, value, number in _measured(weights):
     yield f'| {label} | {value:{number}} |'
   _, which = _checkpoint(weights)

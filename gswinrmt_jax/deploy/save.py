@@ -9,6 +9,7 @@ from typing import Any
 
 from flax import linen as nn
 from flax import traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -46,7 +47,7 @@ def save_model(
   Args:
     folder: The folder, which is created, or has been written by this function.
     model: From `create_model`, `create_segmenter` or `create_detector`.
-    variables: `{'params', 'batch_stats'}`.
+    variables: `{'params', 'batch_stats'}`. Float64 is rounded to float32.
     image_size: Height and width of the images that it was trained on, in
       pixels.
     mean: Mean per channel, from 0 to 1, which is subtracted from pixels / 255.
@@ -90,7 +91,7 @@ def save_model(
       image_size=tuple(np.asarray(image_size).tolist()),
       mean=tuple(map(float, mean)),
       std=tuple(map(float, std)),
-      crop=crop,
+      crop=float(crop),
       fit_within=fit_within,
       dtype=jnp.dtype(model.dtype).name,
   )
@@ -100,6 +101,7 @@ def save_model(
         'no place in config.json'
     )
   _check_variables(variables, card)
+  variables = jax.tree.map(_single, variables)
   weights = load.Weights(variables, card, str(folder), folder)
   return export.export(weights, 'safetensors', folder, Terminal(io.StringIO()))
 
@@ -146,6 +148,10 @@ def _nearest_name(arch: Architecture) -> str:
     )
 
   return min(sorted(named.MODELS), key=changes)
+
+
+def _single(array):
+  return np.float32(array) if array.dtype == np.float64 else array
 
 
 def _check_variables(variables, card):

@@ -28,7 +28,7 @@ def batch_sums(
     `bin_confidence`, `bin_correct`, `[15]`. `confusion`: `[k, k]`, counts by
     true class (row) and predicted class (column). `not_finite`: `[k]`, images
     by true class whose logits are not all finite: wrong answers, without a
-    predicted class.
+    predicted class. A label that is no class makes both losses NaN.
   """
   num_classes = logits.shape[-1]
   one_hot = jax.nn.one_hot(label, num_classes)
@@ -41,14 +41,20 @@ def batch_sums(
   bins = jnp.clip(jnp.ceil(confidence * NUM_BINS) - 1, 0, NUM_BINS - 1)
   in_bin = mask[:, None] * jax.nn.one_hot(bins.astype(int), NUM_BINS)  # b 15
 
+  known = (0 <= label) & (label < num_classes)
+
   def total(values):
     # Padding may hold non-finite values, which multiplying by 0 would keep.
     return jnp.sum(jnp.where(mask > 0, values, 0.0))
 
+  def total_loss(targets):
+    losses = optax.softmax_cross_entropy(logits, targets)
+    return total(jnp.where(known, losses, jnp.nan))
+
   return {
       'count': mask.sum(),
-      'loss': total(optax.softmax_cross_entropy(logits, one_hot)),
-      'smoothed_loss': total(optax.softmax_cross_entropy(logits, smoothed)),
+      'loss': total_loss(one_hot),
+      'smoothed_loss': total_loss(smoothed),
       'top1': total(hit[:, 0]),
       'top5': total(hit.any(-1)),
       'bin_confidence': jnp.where(in_bin > 0, confidence[:, None], 0.0).sum(0),

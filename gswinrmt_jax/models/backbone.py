@@ -288,9 +288,10 @@ class Backbone(nn.Module):
           f'Images are {x.dtype}: must be floating point, '
           '(pixels / 255 - mean) / std.'
       )
-    if x.ndim != 4:
+    if x.ndim != 4 or x.shape[0] == 0:
       raise ValueError(
-          f'Images have the shape {x.shape}: must be (batch, height, width, 3).'
+          f'Images have the shape {x.shape}: must be (batch, height, width, '
+          '3), with at least one image.'
       )
     _, height, width, channels = x.shape
     least = self.arch.stride

@@ -101,6 +101,11 @@ def test_twelve_bits_are_refused():
   ):
     with pytest.raises(ValueError, match='has 12 bits per pixel: store 8 or'):
       read(content)
+  # Loading an image empties what says how to decode it.
+  with PIL.Image.open(io.BytesIO(content)) as image:
+    image.load()
+    with pytest.raises(ValueError, match='has 12 bits'):
+      pictures.to_rgb(image)
 
 
 @pytest.mark.parametrize(('size', 'refused'), [((5, 4), True), ((2, 2), False)])

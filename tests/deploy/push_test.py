@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import push
+from gswinrmt_jax.deploy import model_card, push
 from gswinrmt_jax.weights import load
 
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -168,7 +168,7 @@ def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
   assert "load_model('hf-hub:me/digits@v1')" in text
 
 
-def test_the_path_of_class_folders_is_not_uploaded(found):
+def test_the_path_of_class_folders_is_not_uploaded(found, tmp_path):
   weights = load.load(_RUN)
   figures = {**weights.card.figures, 'data': '/home/me/cats'}
   weights.recipe.data.name = figures['data']
@@ -176,6 +176,13 @@ def test_the_path_of_class_folders_is_not_uploaded(found):
   push.push(dataclasses.replace(weights, card=card), 'me/digits')
   assert b'| on cats | |' in found.files['README.md']
   assert not any(b'/home' in content for content in found.files.values())
+  for name, content in found.files.items():
+    (tmp_path / name).write_bytes(content)
+  there = load.load(tmp_path)
+  model_card.write(tmp_path, there, 'safetensors', source='here')
+  text = (tmp_path / 'README.md').read_text()
+  assert '\n|  | |\n' in text and '| test accuracy | ' in text
+  assert yaml.safe_load(text.split('---')[1])['model-index'][0]['results'] == []
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,22 @@ def _variables(model):
   return random_variables.nested(model, (1, 64, 64, 3))
 
 
+def test_values_of_numpy_are_saved(tmp_path):
+  model = _classifier()
+  variables = _variables(model)
+  thirds = jax.tree.map(lambda x: np.float64(x) / 3, variables)
+  gswinrmt_jax.save_model(
+      tmp_path, model, thirds, crop=np.float32(0.875), **_HOW
+  )
+  loaded = gswinrmt_jax.load_model(tmp_path)
+  assert loaded.card.crop == 0.875
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      loaded.variables,
+      jax.tree.map(np.float32, thirds),
+  )
+
+
 def test_a_classifier_predicts_as_it_was_trained(tmp_path):
   model = _classifier(window_size=np.int64(3))
   variables = _variables(model)

@@ -381,6 +381,12 @@ def test_mistakes_are_named(options, message, as_users_run):
     create_detector('rmt_t', **{'head': 'retina'} | options)
 
 
+def test_an_image_without_a_batch_is_named(as_users_run):
+  model = create_detector('rmt_t', head='retina')
+  with pytest.raises(ValueError, match=r'have the shape \(64, 65, 3\)'):
+    model.apply({}, jnp.zeros((64, 65, 3)), train=False)
+
+
 def test_a_backbone_of_one_map():
   with pytest.raises(ValueError, match='reads the maps of four'):
     create_detector('rmt_deit_s', head='retina')

@@ -132,6 +132,18 @@ def test_logits_that_are_not_finite_are_wrong_answers():
   )
 
 
+@pytest.mark.parametrize('other', [-1, 3])
+def test_a_label_that_is_no_class_gives_no_loss(other):
+  label = np.array(LABEL)
+  label[0] = other
+  report = _report(np.log(PROBABILITIES), label, MASK)
+  assert np.isnan(report['loss']) and np.isnan(report['smoothed_loss'])
+  label = np.array(LABEL)
+  label[3] = other  # of padding
+  padded = _report(np.log(PROBABILITIES), label, MASK)
+  assert padded == _report(np.log(PROBABILITIES), LABEL, MASK)
+
+
 def test_pixels_whose_logits_are_not_finite_are_wrong():
   """Of two classes with two pixels each, one pixel of class 0 is not finite."""
   logits = np.zeros((1, 2, 2, 2), np.float32)

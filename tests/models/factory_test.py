@@ -79,8 +79,12 @@ def test_a_wrong_number_of_dimensions_is_named(as_users_run):
           lambda: model.apply({}, jnp.zeros((32, 32, 3)), train=False),
           '(32, 32, 3)',
       ),
+      (
+          lambda: model.apply({}, jnp.zeros((0, 32, 32, 3)), train=False),
+          '(0, 32, 32, 3)',
+      ),
   ):
-    said = f'Images have the shape {shape}: must be (batch, height, width, 3).'
+    said = f'Images have the shape {shape}: must be (batch, height, width, 3), '
     with pytest.raises(ValueError, match=re.escape(said)):
       call()
 

@@ -82,8 +82,9 @@ class Detector(DenseModel):
       padding.check(extents, x.shape)
       valid = -(-extents // side) * side
       x = padding.fill(x, extents)
-    missing = [(0, -length % side) for length in x.shape[1:3]]
-    x = jnp.pad(x, [(0, 0), *missing, (0, 0)])
+    if x.ndim == 4:  # `features` refuses other shapes.
+      missing = [(0, -length % side) for length in x.shape[1:3]]
+      x = jnp.pad(x, [(0, 0), *missing, (0, 0)])
     maps = self.backbone.features(x, train=train, extents=valid)
     return self.head(
         list(maps.values()), sizes, valid, train=train, truth=truth
