@@ -356,6 +356,22 @@ def test_images_lie_beside_the_files_of_their_splits(root, prepare):
   assert all(name.startswith('all/val/') for name in _stored(root, 'val'))
 
 
+def test_paths_begin_beside_a_file_above_the_images(root, prepare):
+  """None is guessed by its last part, which another folder has, too."""
+  for camera in ('cam1', 'cam2'):
+    shutil.copytree(root / 'images', root / 'all' / camera)
+  shutil.rmtree(root / 'images')
+  (root / 'all').rename(root / 'images')
+  content = _coco()
+  for image in content['images']:
+    image['file_name'] = f'./images/cam1/{image["file_name"]}'
+  prepare(content)
+  assert {*_stored(root)} == {f'cam1/{name}' for name in _IMAGES}
+  (root / 'images' / 'cam1' / 'c.png').unlink()
+  with pytest.raises(UserError, match=r'1 of 8 images .*cam1/c\.png'):
+    prepare(content, '--replace')
+
+
 def test_what_differs_is_named_without_its_content(root, prepare):
   prepare(_coco())
   other = _write(root / 'other.json', _coco([*_IMAGES][:-1]))

@@ -141,13 +141,14 @@ def _file_names(file, root, there):
     path = image_paths.composed(name)
     known[path] = [name]
     by_name[os.path.basename(path)].append(name)
-  beside = os.path.relpath(file.path.parent, root)
   found_by_id = {}
   for image in file.images:
     name = image_paths.composed(image['file_name'])
     unix = name.replace('\\', '/')  # A path of Windows is read as one of Unix.
-    near = image_paths.composed(os.path.normpath(os.path.join(beside, unix)))
-    found = known.get(name) or known.get(unix) or known.get(near, [])
+    below = os.path.normpath(unix)
+    beside = os.path.relpath(os.path.join(file.path.parent, unix), root)
+    near = image_paths.composed(beside)
+    found = known.get(name) or known.get(below) or known.get(near, [])
     found_by_id[image['id']] = name, os.path.basename(unix), found
   moved = not any(found for *_, found in found_by_id.values())
   for number, (name, last, found) in found_by_id.items():
