@@ -180,7 +180,8 @@ def serve(spec: Spec, cores: Sequence[int] | None) -> None:
       pathlib.Path('/proc/self/clear_refs').write_text('5')
     facts = {**program.facts, 'build_seconds': seconds}
     facts['environment'] = {
-        name: value
+        # Where a library lies, such as LD_PRELOAD, is of this machine alone.
+        name: value.rpartition('/')[2] if value.startswith('/') else value
         for name, value in os.environ.items()
         if name.startswith(_VARIABLES)
     }

@@ -56,6 +56,11 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
       '.safetensors or .pth file, name of weights that ship with the package, '
       'or hf-hub:OWNER/NAME',
   )
+  add_checkpoint(parser)
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+  """Declares --step and --weights, which choose the weights of a run."""
   parser.add_argument(
       '--step',
       type=_step,

@@ -9,8 +9,8 @@
 The programs take uint8 pixels [b, h, w, 3] with any b and return logits; that
 of a detector (stablehlo only) returns boxes, scores, labels and any masks, best
 first, after suppression. config.json and a model card with the measured results
-are written next to the file. The file is read back, and its outputs are
-compared with the model's.
+are written next to the file. The file is read back: its arrays, or the outputs
+of a program, are compared with the model's.
 """
 
 import argparse

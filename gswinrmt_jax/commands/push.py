@@ -15,8 +15,14 @@ from gswinrmt_jax.commands import arguments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  arguments.add_weights(parser)
   add = parser.add_argument
+  add(
+      'weights',
+      type=arguments.weights,
+      metavar='RUN',
+      help='run folder runs/NAME, or one of its checkpoints',
+  )
+  arguments.add_checkpoint(parser)
   add('repository', metavar='OWNER/NAME', help='repository to upload to')
   add('--revision', default='', metavar='TAG', help='tag this version')
   add('--private', action='store_true', help='create a private repository')
