@@ -242,13 +242,14 @@ def test_sampling():
   def draw(key):
     return assignment.sample(assigned, key, count=4, positives=1)
 
-  index, used = draw(jax.random.split(jax.random.key(0), 200))
+  index, used = draw(jax.random.split(jax.random.key(0), 3000))
   kinds = assigned[index]
   assert used.all() and (kinds[:, 0] > 0).all() and not kinds[:, 1:].any()
   chosen = np.bincount(index.ravel(), minlength=9)
-  # A third of the draws for each object, three quarters for background.
-  np.testing.assert_allclose(chosen[[1, 3, 5]], 200 / 3, atol=25)
-  np.testing.assert_allclose(chosen[[0, 4, 6, 8]], 150, atol=25)
+  # A third of the draws for each object, three quarters for background, with
+  # deviations of 26 and 24.
+  np.testing.assert_allclose(chosen[[1, 3, 5]], 1000, atol=100)
+  np.testing.assert_allclose(chosen[[0, 4, 6, 8]], 2250, atol=100)
 
 
 def _sorted(name=''):

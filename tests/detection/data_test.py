@@ -1,5 +1,6 @@
 """Tests records of detection: resizing, flips, padding, masks, the source."""
 
+import pickle
 import sys
 
 import numpy as np
@@ -326,14 +327,14 @@ def test_packaged_scenes():
     datasets.open_source('digits', 'val', '', 'detection')
 
 
-def test_workers_draw_what_threads_draw():
+def test_records_draw_the_same_in_a_worker():
   """Sizes, crops and flips, images with their boxes and masks."""
   source = datasets.open_source('digit_boxes', 'val', '', 'detection')
   how = detection.Training(True, True, multi_scale=True, mask_crop=14)
+  records = detection.AnnotatedImages(source, (64, 64), how)
   found = []
-  for workers in (0, 1):
-    records = detection.AnnotatedImages(source, (64, 64), how, workers=workers)
-    stream = batches.train_batches(records, batch_size=6, seed=1, start_step=3)
+  for each in (records, pickle.loads(pickle.dumps(records))):
+    stream = batches.train_batches(each, batch_size=6, seed=1, start_step=3)
     found.append(next(stream))
     stream.close()
   assert {'image', 'boxes', 'bitmaps'} < found[0].keys() == found[1].keys()

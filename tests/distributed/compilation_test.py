@@ -18,9 +18,11 @@ from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.terminal import Terminal
 
 
-def test_quick_compilation_is_for_the_cpu():
-  options = compilation.quick_compilation()
-  assert bool(options) == (jax.default_backend() == 'cpu')
+def test_quick_compilation_is_for_the_cpu(monkeypatch):
+  for backend in ('gpu', 'cpu'):
+    monkeypatch.setattr(jax, 'default_backend', lambda backend=backend: backend)
+    options = compilation.quick_compilation()
+    assert bool(options) == (backend == 'cpu')
   # XLA refuses options that it does not have.
   assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
 
