@@ -135,9 +135,12 @@ def check_can_write(path: pathlib.Path) -> None:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a text file (UTF-8), whole or not at all."""
+  """Writes a text file (UTF-8), whole or not at all.
+
+  Bytes of a path that are not UTF-8 are written as escapes.
+  """
   with replaced(path) as part:
-    part.write_text(text, 'utf-8')
+    part.write_text(text, 'utf-8', 'backslashreplace')
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

@@ -223,6 +223,7 @@ def _check_options(args):
 def _report_folder(args):
   """Prints what is in class folders, and how to use them."""
   from gswinrmt_jax.data import class_folders, parallel
+  from gswinrmt_jax.data import collection as collections
   from gswinrmt_jax.data.prepare import inspection
 
   if not args.name:
@@ -237,6 +238,9 @@ def _report_folder(args):
     summary = inspection.summarize(collection, table, problems)
     lines = inspection.lines(root.name, collection.labels, summary)
     print(*map(terminal.printable, lines), sep='\n')
+  elif not problems:
+    skipped = collections.listed(found.ignored) or 'nothing'
+    raise UserError(f'{root} has no image; skipped: {skipped}')
   if problems:
     shown = [f'  {name}: {why}' for name, why in problems.items()][:_SHOWN]
     print(*map(terminal.printable, shown), sep='\n')

@@ -443,7 +443,7 @@ class FolderSource(sources.Source):
 
   def cache_folders(self) -> list[pathlib.Path]:
     """Returns a folder of the user's cache, not one among the images."""
-    place = sources.checksum([str(self.folder).encode()])[:8]
+    place = sources.checksum([os.fsencode(self.folder)])[:8]
     return [files.user_cache() / f'{self.folder.name}_{place}']
 
   def fingerprint(self) -> str:

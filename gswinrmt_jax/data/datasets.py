@@ -394,11 +394,15 @@ def _open(name, data_dir):
       TFDS's format are labelled with two or more classes, or objects with one.
   """
   if builder := prepared.open_newest(name, data_dir):
+    import tensorflow_datasets as tfds
+
     features = dict(builder.info.features.items())
     classes = {
         task: getattr(features.get(how.source.feature), 'num_classes', None)
         for task, how in _TASKS.items()
     }
+    if isinstance(features.get('label'), tfds.features.Sequence):
+      classes['classification'] = None  # several labels of an image
     task = next((t for t, count in classes.items() if count), 'classification')
     if 'image' not in features or (classes[task] or 0) < _TASKS[task].least:
       raise UserError(

@@ -201,6 +201,10 @@ def _members(file, path):
         _check_name(path, name)
         if member.issparse():
           raise ValueError(f'{name!r} is sparse: pack it without --sparse')
+        if member.islnk():
+          raise ValueError(
+              f'{name!r} is a hard link: pack it with --hard-dereference'
+          )
         # A negative size would lead back to headers already read.
         if not 0 <= size <= end - member.offset_data:
           raise ValueError(f'{name!r} has {size} bytes in it')

@@ -229,6 +229,11 @@ def _decoded(image, convert):
     raise _RangeError('has 12 bits per pixel: store 8 or 16')
   if is_tiff and image.mode[0] in 'IF' and image.tag_v2.get(_PHOTOMETRIC) == 0:
     raise _RangeError('has more than 8 bits, and 0 is white: invert it')
+  if image.format == 'BMP' and _is_misread(image):
+    raise _RangeError(
+        'is a BMP of 8 bits whose palette is black and white, which Pillow '
+        'misreads: store it as PNG'
+    )
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)
   image.load()
@@ -266,6 +271,14 @@ def _is_rescaled(image):
   if codec.startswith('ppm') and not isinstance(args, str):
     return args[1] not in (255, 65535)
   return _raw_mode(image).startswith(('L;2', 'L;4'))
+
+
+def _is_misread(image):
+  """Returns whether bytes of a BMP would be read as eight pixels each."""
+  if _raw_mode(image) != '1':
+    return False
+  _, stride, _ = _tile(image)[-1]  # Lines are padded to 32 bits.
+  return stride != -(-image.width // 32) * 4
 
 
 def _raw_mode(image):

@@ -159,6 +159,11 @@ class TfdsSource(Source):
         for name, feature in features.items()
         if isinstance(feature, tfds.features.Image)
     }
+    if any(features[name].np_dtype == np.float32 for name in skip):
+      raise UserError(
+          f'{builder.data_path} has images of float32, whose PNG files hold '
+          'bits, not pixels: store uint8 or uint16'
+      )
     try:
       self._records = builder.as_data_source(split, decoders=skip)
       self._count = len(self._records)

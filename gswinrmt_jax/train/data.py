@@ -258,11 +258,14 @@ def _check_data(config, train, val, sources):
       )
     sizes = [(data.val_split, val.image_shape[1::-1])]
     test = sources.get('test')
-    if test and not data.image_size:
+    if test:
       # All others are decoded after the last epoch.
-      rows = range(0, len(test), -(-len(test) // _SOME))
+      some = 1 if data.image_size else _SOME
+      rows = range(0, len(test), -(-len(test) // some))
       with _named('test'):
-        sizes += [(data.test_split, test[row][0].size) for row in rows]
+        found = [(data.test_split, test[row][0].size) for row in rows]
+      if not data.image_size:
+        sizes += found
     for split, (across, down) in sizes:
       if (across, down) != (width, height):
         raise UserError(

@@ -9,7 +9,7 @@ import image_files
 import numpy as np
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import (
     batches,
     class_folders,
@@ -264,6 +264,14 @@ def test_a_folder_is_a_data_set(tmp_path, monkeypatch):
   with pytest.raises(UserError, match=r'pets/cat/0\.jpg is not an image'):
     for split in ('train', 'val', 'test'):
       datasets.load('pets', split, image_size=(8, 8))
+
+
+def test_the_folder_may_have_a_name_that_is_not_utf8(tmp_path):
+  root = _write(tmp_path / 'caf\udce9', 'train/a', 'train/b')
+  (folder,) = datasets.open_source(str(root), 'train').cache_folders()
+  assert folder.name.startswith('caf\udce9_')
+  files.write_text(tmp_path / 'list.txt', f'{root}: damaged\n')
+  assert r'caf\udce9: damaged' in (tmp_path / 'list.txt').read_text()
 
 
 def test_the_cache_follows_the_files_and_is_not_among_them(

@@ -318,6 +318,28 @@ def test_no_label_is_named(tmp_path):
     [source[row] for row in range(3)]
 
 
+def test_features_that_are_not_pixels_or_one_label_are_refused(monkeypatch):
+  class Builder:
+    data_path = 'own/1.0.0'
+    as_data_source = mock.Mock(return_value=[])
+    info = types.SimpleNamespace(
+        features={
+            'image': tfds.features.Image(shape=(4, 4, 1), dtype=np.float32),
+            'label': tfds.features.Sequence(
+                tfds.features.ClassLabel(names=['a', 'b'])
+            ),
+        },
+        version='1.0.0',
+        splits={'train': mock.Mock(num_shards=0)},
+    )
+
+  monkeypatch.setattr(datasets.prepared, 'open_newest', lambda *_: Builder)
+  with pytest.raises(UserError, match='holds image, label and 0 classes: '):
+    datasets.open_source('own', 'train')
+  with pytest.raises(UserError, match='has images of float32'):
+    sources.TfdsSource(Builder, 'train')
+
+
 def test_records_are_told_apart_by_name_id_or_bytes():
   class Builder:
     name = 'own'

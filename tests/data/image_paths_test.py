@@ -124,6 +124,7 @@ def _header(name, size, kind=tarfile.REGTYPE):
         (_header('././@LongLink', 2**62, tarfile.GNUTYPE_LONGNAME), 'damaged'),
         (_header('pax', -512, tarfile.XHDTYPE), 'damaged'),
         (_header('a.jpg', 9, tarfile.GNUTYPE_SPARSE), "'a.jpg' is sparse"),
+        (_header('a.jpg', 0, tarfile.LNKTYPE), "'a.jpg' is a hard link"),
     ],
 )
 def test_headers_that_mislead(header, said, inner, tmp_path):

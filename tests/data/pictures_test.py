@@ -47,6 +47,28 @@ def test_every_mode_becomes_rgb(tmp_path):
     assert off <= (3 if name.endswith('jpg') else 1), name
 
 
+def _label(path):
+  return pictures.open_label(path.read_bytes(), pictures.LabelCoding())
+
+
+def test_a_bmp_that_pillow_misreads_is_refused(tmp_path):
+  """It takes bytes for eight pixels if their palette is black and white."""
+  mask = PIL.Image.fromarray(np.eye(9, dtype=np.uint8)).convert('P')
+  for white, refused in ((255, True), (254, False)):
+    mask.putpalette([0, 0, 0, white, white, white])
+    path = _saved(tmp_path, mask, 'mask.bmp')
+    for read in (_label, pictures.read):
+      if refused:
+        with pytest.raises((ValueError, UserError), match='is a BMP of 8 bits'):
+          read(path)
+      else:
+        found = np.asarray(read(path)).reshape(9, 9, -1)
+        assert (found[..., 0] > 0).tolist() == np.eye(9, dtype=bool).tolist()
+  one = PIL.Image.fromarray(np.eye(9, dtype=bool))
+  found = pictures.read(_saved(tmp_path, one, 'one.bmp'))
+  np.testing.assert_array_equal(np.asarray(found)[..., 0], 255 * np.eye(9))
+
+
 def _deep(tmp_path, values, kind):
   array = np.array([values], kind)
   return _saved(tmp_path, PIL.Image.fromarray(array), 'deep.tiff')

@@ -59,6 +59,12 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
   assert 'left out as damaged: 1' in capsys.readouterr().out
 
 
+def test_folders_without_an_image_are_refused(tmp_path):
+  image_files.write(tmp_path, ['cat/1.heic', 'dog/2.txt'])
+  with pytest.raises(UserError, match=r'no image; skipped: .*\.heic 1'):
+    prepare('folder', str(tmp_path), '--jobs=1')
+
+
 def test_class_folders_for_evaluation_alone(tmp_path, capsys):
   image_files.write(tmp_path, image_files.names('test/cat', 'test/dog'))
   prepare('folder', str(tmp_path), '--jobs=1')

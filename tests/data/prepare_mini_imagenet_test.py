@@ -115,7 +115,12 @@ def test_classes_that_will_not_do(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'parts', [('', '', '', ''), ('train/', 'train/', 'val/', 'test/')]
+    'parts',
+    [
+        ('', '', '', ''),
+        ('train/', 'train/', 'train/', 'train/'),
+        ('train/', 'train/', 'val/', 'test/'),
+    ],
 )
 def test_class_folders_are_pooled(parts, tmp_path):
   folders = [part + wnid for part, wnid in zip(parts, _WNIDS, strict=True)]

@@ -299,6 +299,19 @@ def test_a_test_split_of_another_size_is_told_before_training(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_test_split_without_labels_is_told_before_training(tmp_path):
+  parts = {
+      name: folder_data.examples(4, seed=len(name))
+      for name in ('train', 'val', 'test')
+  }
+  parts['test'] = [(name, image, -1) for name, image, _ in parts['test']]
+  folder_data.write(tmp_path, parts)
+  recipe = _recipe(tmp_path, **{'data.test_split': 'auto'})
+  said = r'config\.data\.test_split: .* has an invalid label, -1'
+  with pytest.raises(UserError, match=said):
+    train_loop.train(recipe, tmp_path / 'run')
+
+
 @pytest.mark.usefixtures('_tiny_model')
 def test_data_without_a_test_split_train_and_evaluate_on_val(tmp_path):
   """The recipe need not say so, and `evaluate` says which split it takes."""

@@ -95,6 +95,8 @@ def find_mini(
     collection = _of_lists(root)
   else:
     collection = class_folders.find(root, pool=True)
+    if collection.splits.keys() == {'train'}:
+      collection.splits[UNDIVIDED] = collection.splits.pop('train')
   found = len(collection.class_names)
   if found != MINI_CLASSES:
     raise UserError(

@@ -101,7 +101,9 @@ def prepare(
     _write_records(name, collection, table, folder)
     summary['request'] = request
     text = json.dumps(summary, indent=1, ensure_ascii=False)
-    (folder / 'report.json').write_text(text + '\n', 'utf-8')
+    (folder / 'report.json').write_text(
+        text + '\n', 'utf-8', 'backslashreplace'
+    )
 
   print(f'{name}: preparing {final}', flush=True)
   if not write_whole(final, write, replace=replace):
