@@ -51,6 +51,17 @@ def test_killed_at_each_point_of_a_save(launcher, unbroken, tmp_path):
   assert not (folder / 'damaged_checkpoints').exists()
 
 
+def test_killed_after_a_mid_epoch_checkpoint(launcher, unbroken, tmp_path):
+  how = {'checkpoint_every_steps': 4}
+  folder = tmp_path / 'run'
+  killed = fault_runs.at(23, 'os.kill(os.getpid(), 9)', saved=20)
+  status, said = launcher.run(folder, killed, **fault_runs.AVERAGED, **how)
+  assert status == -signal.SIGKILL, said
+  assert fault_runs.steps(folder)[-2:] == [18, 20]
+  said = fault_runs.resume(launcher, folder, unbroken, intervals=False, **how)
+  assert 'from the checkpoint of step 20.' in said
+
+
 LIMITED = """
 from gswinrmt_jax.checkpoints import checkpointer
 write, calls = checkpointer.write, []
@@ -65,7 +76,9 @@ patch.setattr(checkpointer, 'write', limited)
 """
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run(launcher, tmp_path):
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(
+    launcher, unbroken, tmp_path
+):
   """A limit on the size of files acts like a quota."""
   folder = tmp_path / 'run'
   status, said = launcher.run(
@@ -76,7 +89,8 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run(launcher, tmp_path):
   reason = f'checkpoint in {folder / "checkpoints"} (File too large): fix that'
   assert f'cannot save a {reason}' in last
   assert 'resumes from step 6, whose checkpoint is kept' in last
-  assert fault_runs.steps(folder)[-1] == 6
+  said = fault_runs.resume(launcher, folder, unbroken)
+  assert 'from the checkpoint of step 6.' in said
 
 
 @pytest.fixture
