@@ -231,8 +231,8 @@ def _decoded(image, convert):
     raise _RangeError('has more than 8 bits, and 0 is white: invert it')
   if image.format == 'BMP' and _is_misread(image):
     raise _RangeError(
-        'is a BMP of 8 bits whose palette is black and white, which Pillow '
-        'misreads: store it as PNG'
+        'is a BMP of more than 1 bit per pixel with a palette of black and '
+        'white, which Pillow misreads: store it as PNG'
     )
   turned = is_tiff and _turn(image) is not None  # Loading it rotates it.
   rescaled = _is_rescaled(image)
@@ -274,11 +274,16 @@ def _is_rescaled(image):
 
 
 def _is_misread(image):
-  """Returns whether bytes of a BMP would be read as eight pixels each."""
+  """Returns whether each bit of a BMP's pixels would be read as a pixel.
+
+  Pillow takes a palette of black and white for one bit per pixel. The length of
+  a line, padded to 32 bits, tells them apart; of compressed pixels, which are
+  misread as well, there is False in its place.
+  """
   if _raw_mode(image) != '1':
     return False
-  _, stride, _ = _tile(image)[-1]  # Lines are padded to 32 bits.
-  return stride != -(-image.width // 32) * 4
+  _, line, _ = _tile(image)[-1]
+  return line != -(-image.width // 32) * 4
 
 
 def _raw_mode(image):

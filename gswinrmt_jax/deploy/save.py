@@ -151,6 +151,7 @@ def _nearest_name(arch: Architecture) -> str:
 
 
 def _single(array):
+  """Rounds float64; other arrays stay."""
   return np.float32(array) if array.dtype == np.float64 else array
 
 

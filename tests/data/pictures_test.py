@@ -59,11 +59,20 @@ def test_a_bmp_that_pillow_misreads_is_refused(tmp_path):
     path = _saved(tmp_path, mask, 'mask.bmp')
     for read in (_label, pictures.read):
       if refused:
-        with pytest.raises((ValueError, UserError), match='is a BMP of 8 bits'):
+        with pytest.raises((ValueError, UserError), match='is a BMP of more'):
           read(path)
       else:
         found = np.asarray(read(path)).reshape(9, 9, -1)
         assert (found[..., 0] > 0).tolist() == np.eye(9, dtype=bool).tolist()
+  # Two runs of nine pixels, with the palette and offset of a compressed BMP.
+  palette = bytes([0, 0, 0, 0, 255, 255, 255, 0])
+  pixels = bytes([9, 0, 0, 0, 9, 1, 0, 1])
+  head = struct.pack('<IiiHHIIiiII', 40, 9, 2, 1, 8, 1, len(pixels), 0, 0, 2, 2)
+  start = 14 + len(head) + len(palette)
+  content = head + palette + pixels
+  content = struct.pack('<2sIII', b'BM', 14 + len(content), 0, start) + content
+  with pytest.raises(ValueError, match='is a BMP of more'):
+    pictures.open_rgb(content)
   one = PIL.Image.fromarray(np.eye(9, dtype=bool))
   found = pictures.read(_saved(tmp_path, one, 'one.bmp'))
   np.testing.assert_array_equal(np.asarray(found)[..., 0], 255 * np.eye(9))

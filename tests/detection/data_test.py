@@ -327,8 +327,11 @@ def test_packaged_scenes():
     datasets.open_source('digits', 'val', '', 'detection')
 
 
-def test_records_draw_the_same_in_a_worker():
-  """Sizes, crops and flips, images with their boxes and masks."""
+def test_pickled_records_draw_the_same():
+  """Sizes, crops and flips, images with their boxes and masks.
+
+  This is how a worker process gets its records.
+  """
   source = datasets.open_source('digit_boxes', 'val', '', 'detection')
   how = detection.Training(True, True, multi_scale=True, mask_crop=14)
   records = detection.AnnotatedImages(source, (64, 64), how)

@@ -508,11 +508,14 @@ def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
   assert weights.get_array().mask[:, 0].all()  # no weight, no colour
 
 
-def test_stages_without_a_kernel_are_left_out():
+def test_stages_without_a_kernel_are_left_out(tmp_path):
   """Those of a form of one's own may have another distance."""
   first, second, *rest = _maps().stages
   stages = dataclasses.replace(first, kernel=None), second, *rest
   found = dataclasses.replace(_maps(), stages=stages)
+  assert tmp_path / 'decay_kernels.png' in drawing.write(
+      tmp_path, found, PICTURE
+  )
   shown = {title.partition(',')[0] for title in _titles(drawing._decay(found))}
   assert shown - {''} == {'stage 2', 'stage 3', 'stage 4'}
 

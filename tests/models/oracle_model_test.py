@@ -27,6 +27,7 @@ _SIZES = {
 _ORACLE = {
     'retention_compact': {'system': 'retention', 'head': 'norm'},
     'swat_compact': {'system': 'swat', 'head': 'norm'},
+    'rmt_compact': {'system': 'rmt', 'head': 'norm', 'full_stages': (4,)},
     'rmt_t': {'system': 'rmt', 'head': 'proj', 'full_stages': (3, 4)},
     'rmt_swin_t': {'system': 'rmt', 'head': 'norm', 'full_stages': (4,)},
     'rmt_deit_s': {
@@ -77,6 +78,7 @@ def _case(name, window, size, depths):
 @pytest.mark.parametrize(
     'name,window,size,depths',
     [
+        ('rmt_compact', None, (75, 106), (1, 1, 1, 1)),
         ('rmt_t', None, (64, 96), (1, 1, 1, 1)),
         ('retention_compact', 4, (75, 106), (2, 2, 3, 1)),
         ('swat_compact', 5, (75, 106), (2, 2, 3, 1)),

@@ -42,6 +42,10 @@ _CASES = {
         ),
         {'method': 'logits_and_auxiliary'},
     ),
+    'retina': (
+        create_detector('rmt_t', head='retina', channels=8, **_SMALL),
+        {'truth': _TRUTH},
+    ),
     'cascade': (
         create_detector(
             'rmt_t',
