@@ -11,7 +11,7 @@ import resource
 import secrets
 import shutil
 import socket
-from typing import Any
+from typing import Any, IO
 
 from gswinrmt_jax.errors import UserError
 
@@ -225,9 +225,19 @@ def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
     try:
       yield held
     finally:
-      # Removed while it is still held; see `_open_locked`.
+      # Removed while it is still held; see `_open_locked`. If its folder was
+      # moved, another process may hold the file of this name.
       with contextlib.suppress(PermissionError):
-        path.unlink(missing_ok=True)
+        if is_at(file, path):
+          path.unlink(missing_ok=True)
+
+
+def is_at(file: IO[Any], path: pathlib.Path) -> bool:
+  """Whether a path still leads to this open file."""
+  try:
+    return os.path.samestat(os.fstat(file.fileno()), path.stat())
+  except FileNotFoundError:
+    return False
 
 
 def _open_locked(path, wait):
@@ -242,9 +252,8 @@ def _open_locked(path, wait):
     try:
       held = _lock(file, wait)
       # The previous holder may have removed the file since it was opened here.
-      with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-          return file, held
+      if is_at(file, path):
+        return file, held
     except BaseException as error:
       file.close()
       # NFS says so of a file that another host has removed.

@@ -309,6 +309,18 @@ def test_a_lock_left_over_locks_nothing(tmp_path):
     assert held
 
 
+def test_the_lock_of_a_folder_that_takes_the_place_of_a_moved_one_stays(
+    tmp_path,
+):
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  with files.locked(folder / '.lock'):
+    folder.rename(tmp_path / 'moved')
+    folder.mkdir()
+    (folder / '.lock').write_text('process 7 on a')  # another run's
+  assert (folder / '.lock').read_text() == 'process 7 on a'
+
+
 def test_a_lock_file_removed_as_it_is_opened_is_not_taken(
     tmp_path, monkeypatch
 ):

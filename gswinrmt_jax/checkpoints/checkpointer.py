@@ -263,7 +263,7 @@ class Checkpointer:
     failure, self._failure = self._failure, None
     if not self.directory.parent.exists():
       raise RunError(
-          f'{self.directory.parent} was deleted during training'
+          f'{self.directory.parent} was deleted or moved during training'
       ) from failure
     steps = self.steps()
     then = f'resumes from step {steps[-1]:,}, whose checkpoint is kept'

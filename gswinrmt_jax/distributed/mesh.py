@@ -75,11 +75,14 @@ class Devices:
     parts = self._count * accumulate_steps
     multiple = 2 * parts if pairs and parts > 1 else parts
     if batch_size % multiple:
+      # The batch size of a run that has begun cannot change.
+      fewer = '; or use fewer devices (CUDA_VISIBLE_DEVICES)'
+      fewer *= self._count > 1
       raise UserError(
           f'config.batch_size is {batch_size}: must be a multiple of '
           f'{multiple}, {"two images" if pairs else "an image"} for each of '
           f'{counted(self._count, "device")} times '
-          f'config.accumulate_steps={accumulate_steps}'
+          f'config.accumulate_steps={accumulate_steps}{fewer}'
       )
 
   def target(self, shapes: Any) -> Any:

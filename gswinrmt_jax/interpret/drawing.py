@@ -3,6 +3,7 @@
 import math
 import pathlib
 import textwrap
+import warnings
 
 import numpy as np
 
@@ -302,6 +303,8 @@ def _wrap(figure, text):
 def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+  # Letters that the font lacks, such as Chinese ones, are drawn as boxes.
+  warnings.filterwarnings('ignore', message='Glyph')
   # A dollar sign in a file's name is no mathematics.
   title = _wrap(figure, printable(title))
   figure.suptitle(title, fontsize=10, parse_math=False)

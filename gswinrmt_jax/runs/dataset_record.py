@@ -56,6 +56,8 @@ class ImageSpec:
   def write(self, folder: pathlib.Path, *, replace: bool = True) -> None:
     """Writes `data.json` into a run folder.
 
+    A start without a test split keeps what an earlier one recorded of it.
+
     Args:
       folder: The run folder.
       replace: Whether to replace an earlier one.
@@ -64,14 +66,15 @@ class ImageSpec:
       UserError: If the run was started with other data; names what differs.
     """
     path = folder / _FILE
-    differing = self._differences(_read(path)) if path.exists() else []
-    if differing:
+    before = _read(path) if path.exists() else self
+    if differing := self._differences(before):
       raise UserError(
           f'{self.info.name} is not the data that {folder} was started with: '
           f'in {_FILE} {", ".join(differing)}; choose another --workdir'
       )
     if replace or not path.exists():
-      files.write_json(path, self._fields())
+      splits = {**before.splits, **self.splits}
+      files.write_json(path, dataclasses.replace(self, splits=splits)._fields())
 
   def _fields(self):
     fields = dataclasses.asdict(self)

@@ -6,6 +6,7 @@ import itertools
 import math
 import pathlib
 from typing import Any
+import warnings
 
 import numpy as np
 
@@ -96,6 +97,8 @@ def _curves(folder, entries, summary):
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   figure = Figure(figsize=(12, 6.4), layout='constrained', dpi=_DPI)
   canvas = FigureCanvasAgg(figure)
+  # Letters that the font lacks, such as Chinese ones, are drawn as boxes.
+  warnings.filterwarnings('ignore', message='Glyph')
   figure.suptitle(printable(folder.name), parse_math=False)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]

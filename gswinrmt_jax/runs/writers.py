@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 import contextlib
 import json
-import os
 import pathlib
 import socket
 import time
@@ -30,12 +29,13 @@ class JsonLines:
     """Adds an entry.
 
     Raises:
-      RunError: If it cannot be written, or the file was removed.
+      RunError: If it cannot be written, or the file was removed or replaced,
+        as in a folder that was moved and whose place another run has taken.
     """
     line = f'{json.dumps(entry)}\n'.encode()
     try:
-      if not os.fstat(self._file.fileno()).st_nlink:
-        raise FileNotFoundError('it was removed')
+      if not files.is_at(self._file, self._path):
+        raise FileNotFoundError('it was removed or moved')
       while line:  # A nearly full disk may take only a part.
         line = line[self._file.write(line) :]
     except OSError as error:

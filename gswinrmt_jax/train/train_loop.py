@@ -59,6 +59,7 @@ def train(
         )
       terminal.say(f'{said}\n{summary_lib.table(summary)}')
       return summary
+    _check_progress(run)
     restored = run.checkpoints.restore_latest(run.trainer.target)
     start = restored.step if restored else 0
     stack.enter_context(run_has_begun())  # Errors are `RunError` from here.
@@ -102,8 +103,7 @@ def _summary_of_finished(run):
 
   Returns None if steps remain or if the summary has not been written yet.
   """
-  newest = run.checkpoints.newest_meta()
-  step = int(newest[0].name) if newest else 0  # the name of the checkpoint
+  step = _newest_step(run)
   if step < run.schedule.stop_step:
     return None
   # A summary of this last step is reused, so that the test split is read once.
@@ -112,6 +112,36 @@ def _summary_of_finished(run):
     return None
   due = step == run.schedule.total_steps and run.config.data.test_split
   return None if due and not summary_lib.is_tested(summary) else summary
+
+
+def _check_progress(run):
+  """Refuses a start that would leave out or repeat steps of the run.
+
+  Raises:
+    UserError: If the run shall end before its newest checkpoint, or is already
+      summarised after a later one, which is missing.
+  """
+  step, schedule = _newest_step(run), run.schedule
+  if step > schedule.stop_step:
+    raise UserError(
+        f'{run.folder} is already at step {step:,}, in epoch '
+        f'{schedule.epoch_of(step)}: raise config.stop_after_epochs, which is '
+        f'{schedule.stop_after_epochs}'
+    )
+  summed_up = 0
+  with contextlib.suppress(UserError):  # A damaged one will be replaced.
+    summed_up = (summary_lib.load(run.folder) or {}).get('steps', 0)
+  if summed_up > step > 0:
+    raise UserError(
+        f'the summary of {run.folder} is of step {summed_up:,}, but its newest '
+        f'checkpoint is of step {step:,}: put the later ones back, or remove '
+        f'summary.json to train again from step {step:,}'
+    )
+
+
+def _newest_step(run):
+  newest = run.checkpoints.newest_meta()
+  return int(newest[0].name) if newest else 0  # the name of the checkpoint
 
 
 def _compile_and_init(run, restored, batches):
@@ -141,13 +171,12 @@ def _loop_context(
   """Yields profiler and curves; defers signals and refuses transfers."""
   with contextlib.ExitStack() as stack:
     steps = profiler.parse(run.config.profile_steps, run.schedule.stop_step)
-    folder = run.folder / 'profile'
-    if steps and steps[-1] <= start and not folder.exists():
+    if steps and steps[-1] <= start:
       run.terminal.say(
           f'No trace is written: steps {steps[0]:,} to {steps[-1]:,} of '
           'config.profile_steps are already done.'
       )
-    profile = profiler.Profiler(steps, folder, run.terminal)
+    profile = profiler.Profiler(steps, run.folder / 'profile', run.terminal)
     stack.callback(profile.close)
     curves = plots.Curves(run.folder, run.terminal)
     stack.callback(curves.wait)

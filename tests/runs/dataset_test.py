@@ -184,6 +184,18 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
       pass
 
 
+def test_a_start_without_a_test_split_keeps_the_record_of_it(
+    tmp_path, monkeypatch
+):
+  tiny_parts.install(monkeypatch)
+  folder, records_of = tmp_path / 'run', []
+  for changes in ({}, {'data.test_split': ''}):
+    tiny_parts.train(folder, stop_after_epochs=1 + len(records_of), **changes)
+    records_of.append((folder / 'data.json').read_text())
+  assert records_of[0] == records_of[1]
+  assert json.loads(records_of[1])['splits'].keys() == {'train', 'val', 'test'}
+
+
 @pytest.fixture(scope='module')
 def own(tmp_path_factory):
   """Returns the examples of three splits, and the sources of those."""

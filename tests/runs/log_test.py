@@ -107,6 +107,19 @@ def test_a_log_that_was_removed_is_missed(tmp_path):
   found.close()
 
 
+def test_a_log_whose_place_another_run_has_taken_is_missed(tmp_path):
+  (folder := tmp_path / 'run').mkdir()
+  found = _open(folder)
+  _add(found, 1)
+  folder.rename(tmp_path / 'moved')
+  folder.mkdir()
+  (folder / 'metrics.jsonl').write_text('')
+  with pytest.raises(RunError, match=r'cannot write .*it was removed or moved'):
+    _add(found, 2)
+  found.close()
+  assert (folder / 'metrics.jsonl').read_text() == ''
+
+
 def test_a_log_that_was_lost_begins_with_the_resumed_steps(tmp_path):
   """The earlier steps, whose losses are lost, have no weight."""
   for before, loss in ((400, 3.0), (450, 1.0)):  # two starts

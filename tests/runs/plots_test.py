@@ -71,6 +71,14 @@ def test_what_matplotlib_cannot_draw_ends_no_run(tmp_path, monkeypatch):
   assert stream.getvalue() == said
 
 
+def test_a_name_that_the_font_cannot_write_is_drawn_without_a_warning(
+    tmp_path, recwarn
+):
+  (folder := tmp_path / '猫').mkdir()
+  plots.draw_curves(folder, ENTRIES, Terminal())
+  assert (folder / 'curves.png').exists() and not recwarn
+
+
 def test_one_thread_draws_all_curves(tmp_path, monkeypatch):
   """Matplotlib opens its font files once for each thread, and keeps them."""
   threads = []

@@ -134,7 +134,7 @@ def test_a_folder_that_is_removed_ends_the_run_and_is_not_made_again(
       **fault_runs.AVERAGED,
   )
   assert status == 1 and not folder.exists()
-  assert 'metrics.jsonl (it was removed)' in fault_runs.last_line(said)
+  assert 'metrics.jsonl (it was removed or moved)' in fault_runs.last_line(said)
 
 
 def test_a_folder_that_is_read_only_is_refused(launcher, tmp_path):

@@ -151,6 +151,28 @@ def test_a_damaged_summary_does_not_open_the_test_split_again(
   assert 'test' not in loaded
 
 
+def test_a_tested_run_does_not_train_again_if_its_last_checkpoint_is_gone(
+    unbroken_run, loaded, tmp_path
+):
+  folder = shutil.copytree(unbroken_run, tmp_path / 'run')
+  shutil.rmtree(folder / 'checkpoints' / '25')
+  before = (folder / 'metrics.jsonl').read_bytes()
+  with pytest.raises(
+      UserError, match=r'summary of .* is of step 25, .* checkpoint is of step'
+  ):
+    tiny_parts.train(folder)
+  assert (folder / 'metrics.jsonl').read_bytes() == before
+  assert 'test' not in loaded
+
+
+def test_a_run_does_not_stop_before_its_newest_checkpoint(tmp_path):
+  folder = tmp_path / 'run'
+  tiny_parts.train(folder, stop_after_epochs=2, checkpoint_every_steps=4)
+  (folder / 'summary.json').unlink()
+  with pytest.raises(UserError, match='is already at step 12, in epoch 2: rai'):
+    tiny_parts.train(folder, stop_after_epochs=1, checkpoint_every_steps=4)
+
+
 def test_another_config_is_refused(unbroken_run, tmp_path):
   """By the folder's config, and by the config in its checkpoints."""
   with pytest.raises(UserError, match=r'optimizer\.b1 is 0\.9 there and 0\.8'):

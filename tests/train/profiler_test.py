@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 
 import pytest
 import tiny_parts
@@ -45,12 +44,11 @@ def test_a_run_writes_its_trace(tmp_path):
   }
   assert numbers == {2, 3, 4, 5}
   assert list(folder.rglob('*.xplane.pb'))  # read by TensorBoard and XProf
-  for epochs, told in ((2, False), (3, True)):
-    _, said = tiny_parts.train(
-        tmp_path / 'run', stop_after_epochs=epochs, profile_steps='2:5'
-    )
-    assert ('No trace is written: steps 2 to 5' in said) == told
-    shutil.rmtree(folder, ignore_errors=True)
+  # Another trace may be there already.
+  _, said = tiny_parts.train(
+      tmp_path / 'run', stop_after_epochs=2, profile_steps='3:4'
+  )
+  assert 'No trace is written: steps 3 to 4' in said
 
 
 def test_of_several_processes_the_first_traces(tmp_path, monkeypatch):
