@@ -236,7 +236,10 @@ def is_at(file: IO[Any], path: pathlib.Path) -> bool:
   """Whether a path still leads to this open file."""
   try:
     return os.path.samestat(os.fstat(file.fileno()), path.stat())
-  except FileNotFoundError:
+  except OSError as error:
+    # NFS says ESTALE of a file that another host has removed.
+    if error.errno not in (errno.ENOENT, errno.ESTALE):
+      raise
     return False
 
 
@@ -256,7 +259,7 @@ def _open_locked(path, wait):
         return file, held
     except BaseException as error:
       file.close()
-      # NFS says so of a file that another host has removed.
+      # As in `is_at`: the file was removed while `_lock` waited for it.
       if getattr(error, 'errno', None) != errno.ESTALE:
         raise
     file.close()
