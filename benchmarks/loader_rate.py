@@ -99,9 +99,9 @@ def _measure(
 
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
-  size = tuple(map(int, options.pictures.split('x')))
+  size = options.pictures
   synthetic_images.make(folder, options.images, classes=2, size=size)
-  print(f'JPEG files of {options.pictures}')
+  print(f'JPEG files of {size[0]}x{size[1]}')
   _measure(
       {
           storage: functools.partial(
@@ -130,9 +130,15 @@ def main() -> None:
   parser.add_argument('--size', type=int, default=32)
   parser.add_argument('--batch', type=int, default=128)
   parser.add_argument('--repeats', type=int, default=5)
-  parser.add_argument('--pictures', metavar='WIDTHxHEIGHT')
+  parser.add_argument(
+      '--pictures', type=synthetic_images.width_height, metavar='WIDTHxHEIGHT'
+  )
   parser.add_argument('--workers', type=int, nargs='*', default=[])
   options = parser.parse_args()
+  if options.repeats < 1:
+    parser.error('--repeats must be at least 1')
+  if options.workers and not options.pictures:
+    parser.error('--workers needs --pictures: only files are decoded')
   print(f'{options}, {jax.devices()[0].device_kind}')
   images = _random(options.images, options.size)
   _measure({'memory': functools.partial(_open, images, options.batch)}, options)

@@ -505,6 +505,22 @@ def _parser():
   return parser
 
 
+def _check(args, defaults):
+  """Refuses options that the kind of measurement does not read."""
+  unread = ['peers']
+  if not args.scaling:
+    unread += ['train', 'inference', 'latency', 'model', 'batch']
+    unread += ['image_size', 'classes']
+  for kind in ('run', 'scaling', 'depthwise'):
+    for name in unread if getattr(args, kind) else ():
+      if getattr(args, name) != defaults(name):
+        option = name.replace('_', '-')
+        raise UserError(f'--{option} cannot go with --{kind}')
+  for name in ('batch', 'repeats'):
+    if getattr(args, name) < 1:
+      raise UserError(f'--{name} must be at least 1')
+
+
 def _measure(args):
   """Returns the record of what the arguments ask for."""
   tasks = [task for task in _TASKS if getattr(args, task)]
@@ -513,8 +529,6 @@ def _measure(args):
       for name in args.model
       for task in tasks or ['train', 'inference']
   ]
-  if args.peers and (args.run or args.scaling or args.depthwise):
-    raise UserError('--peers cannot go with --run, --scaling or --depthwise')
   for peer in args.peers:
     peer_of(specs[0], peer)  # Mistakes stop before anything is measured.
   if args.json:
@@ -544,6 +558,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = _parser()
   args = parser.parse_args(argv)
   try:
+    _check(args, parser.get_default)
     found = _measure(args)
   except UserError as error:
     parser.error(str(error))

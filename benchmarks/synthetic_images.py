@@ -19,6 +19,7 @@ from PIL import Image
 
 from gswinrmt_jax.data import class_folders, parallel
 from gswinrmt_jax.data.prepare import writer
+from gswinrmt_jax.errors import UserError
 
 NAME = 'synthetic'
 _QUALITY = 95  # gives files of about ImageNet's size
@@ -66,6 +67,12 @@ def _texture(rng, size):
   return Image.fromarray(total.clip(0, 255).astype(np.uint8))
 
 
+def width_height(text: str) -> tuple[int, int]:
+  """Returns the numbers of 'WIDTHxHEIGHT'; anything else is a ValueError."""
+  width, height = map(int, text.split('x'))
+  return width, height
+
+
 def main() -> None:
   """Prepares the data set."""
   parser = argparse.ArgumentParser(
@@ -77,13 +84,16 @@ def main() -> None:
   parser.add_argument('--classes', type=int, default=100)
   parser.add_argument(
       '--size',
+      type=width_height,
       default='500x375',
       metavar='WIDTHxHEIGHT',
       help="default: 500x375, common among ImageNet's images",
   )
   args = parser.parse_args()
-  size = tuple(map(int, args.size.split('x')))
-  make(args.folder, args.images, classes=args.classes, size=size)
+  try:
+    make(args.folder, args.images, classes=args.classes, size=args.size)
+  except UserError as error:
+    parser.error(str(error))
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ UCI Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, 1998,
 https://doi.org/10.24432/C50P49, CC BY 4.0. Changed: enlarged to 32 x 32 pixels.
 """
 
+import argparse
 import pathlib
 
 import PIL.Image
@@ -26,4 +27,7 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  ).parse_args()
   main()

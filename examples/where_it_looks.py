@@ -4,8 +4,9 @@
 
 For each stage, over the test images: how often the token with the largest
 Grad-CAM value has its centre in the box of the digit ("pointing game", Zhang et
-al. 2016), how often a random token would, and, of a gated model, the mean gate
-of the last block on tokens inside and outside the box. `--json FILE` writes the
+al. 2016), how often a random token would, the share of empty maps, which are 0
+everywhere and count as a random token, and, of a gated model, the mean gate of
+the last block on tokens inside and outside the box. `--json FILE` writes the
 result.
 """
 
@@ -20,6 +21,7 @@ import PIL.Image
 
 import gswinrmt_jax
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import maps as maps_lib
 from gswinrmt_jax.models.attention import GATES
 
@@ -33,9 +35,14 @@ def main() -> None:
   parser.add_argument('images', type=pathlib.Path)
   parser.add_argument('--json', type=pathlib.Path)
   args = parser.parse_args()
-  loaded = gswinrmt_jax.load_model(args.run)
+  try:
+    loaded = gswinrmt_jax.load_model(args.run)
+    boxes = files.read_json(args.images / 'boxes.json')
+  except (UserError, OSError) as error:
+    parser.error(str(error))
+  if loaded.card.crop:
+    parser.error(f'{args.run} evaluates a part of each image; boxes are of all')
   look = jax.jit(lambda image: _look(loaded, image))
-  boxes = json.loads((args.images / 'boxes.json').read_text())
   boxes = {name: box for name, box in boxes.items() if name.startswith('test/')}
   found = []
   for name, box in boxes.items():
@@ -43,7 +50,7 @@ def main() -> None:
     with PIL.Image.open(args.images / name) as file:
       size = file.height, file.width  # The box is in these pixels.
     found.append([_scores(cam, gate, size, box) for cam, gate in stages])
-  names = ['cam_on_digit', 'random_on_digit']
+  names = ['cam_on_digit', 'random_on_digit', 'cam_empty']
   if loaded.model.arch.gate:
     names += ['gate_on_digit', 'gate_elsewhere']
   means = np.nanmean(found, axis=0)
@@ -85,7 +92,7 @@ def _look(loaded, image):
 
 
 def _scores(cam, gate, size, box):
-  """Returns hit, chance of a hit, and gate in the box and elsewhere.
+  """Returns hit, its chance, emptiness, and gate in the box and elsewhere.
 
   Without tokens there, a gate is NaN; without a gate, it is left out.
   """
@@ -96,7 +103,9 @@ def _scores(cam, gate, size, box):
   left, top, right, bottom = box
   inside_rows = (top <= rows) & (rows < bottom)
   inside = inside_rows[:, None] & ((left <= columns) & (columns < right))
-  scores = [inside.flat[cam.argmax()], inside.mean()]
+  chance, empty = inside.mean(), not cam.any()
+  # The first token of a map of zeros is not its largest.
+  scores = [chance if empty else inside.flat[cam.argmax()], chance, empty]
   if gate is not None:
     for where in (inside, ~inside):
       scores.append(gate[where].mean() if where.any() else np.nan)

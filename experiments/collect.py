@@ -4,7 +4,8 @@
 
 The file holds the recipe, the environment (device, versions, commit), the
 metrics of every epoch, the summary if the run has ended, the image size and
-classes, and the latency if measured. Paths of run and data are left out.
+classes, and the latency if measured. Paths of run and data are left out; of the
+weights that the run started from, there is the name and a checksum of the path.
 `report.py` reads such files like run folders.
 """
 
@@ -12,16 +13,14 @@ import argparse
 from collections.abc import Iterable, Iterator
 import json
 import pathlib
+from typing import Any
+import zlib
 
 from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
-# These may be paths.
-_NAMED = (
-    '--config.data.name',
-    '--config.data.label_maps',
-    '--config.init_from',
-)
+_OPTIONS = ('--config.data.name', '--config.data.label_maps')
+_INIT_FROM = '--config.init_from'
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -43,14 +42,7 @@ def collect(run: pathlib.Path) -> dict:
         start['variables'][name] = pathlib.Path(value).name
   # Earlier versions did not record the recipe of a start.
   for recipe in (config, *(x['config'] for x in starts if 'config' in x)):
-    recipe['data'].pop('dir', None)
-    # Earlier versions lack some fields.
-    for fields, name in (
-        (recipe['data'], 'name'),
-        (recipe['data'], 'label_maps'),
-        (recipe, 'init_from'),
-    ):
-      fields[name] = _name(fields.get(name, ''))
+    leave_out_places(recipe)
   entries, summary = metrics_log.read_metrics(run), read('summary.json')
   if summary and 'data' in summary:
     summary['data'] = _name(summary['data'])
@@ -64,9 +56,29 @@ def collect(run: pathlib.Path) -> dict:
   }
 
 
+def leave_out_places(recipe: dict[str, Any]) -> None:
+  """Replaces the paths in a recipe by names; once more changes nothing."""
+  data = recipe['data']
+  data.pop('dir', None)
+  # Earlier versions lack some fields.
+  for name in ('name', 'label_maps'):
+    data[name] = _name(data.get(name, ''))
+  recipe['init_from'] = _origin(recipe.get('init_from', ''))
+
+
 def _name(place: str) -> str:
   """Returns a name, without the folders of a path."""
-  return place if place.startswith('hf-hub:') else pathlib.Path(place).name
+  return pathlib.PurePath(place).name
+
+
+def _origin(place: str) -> str:
+  """Returns the name of weights; of a path, with its checksum.
+
+  Many weights have one name, such as `model.safetensors`.
+  """
+  if place.startswith('hf-hub:') or '/' not in place:
+    return place
+  return f'{_name(place)}@{zlib.crc32(place.encode()):08x}'
 
 
 def _without_places(words: Iterable[str]) -> Iterator[str]:
@@ -75,9 +87,10 @@ def _without_places(words: Iterable[str]) -> Iterator[str]:
   for word in rest:
     name, given, value = word.partition('=')
     name = f'--{name.lstrip("-")}'  # One dash is enough for `train`.
-    if name in _NAMED:
+    if name in (*_OPTIONS, _INIT_FROM):
       value = value if given else next(rest, '')
-      yield f'{name}={_name(value)}'
+      named = _origin if name == _INIT_FROM else _name
+      yield f'{name}={named(value)}'
     elif name not in _PLACES:
       yield word
     elif not given:

@@ -55,7 +55,7 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   parts.append(tables.all_runs(runs))
   stems = collections.Counter()
   for setting in settings:
-    parts += _section(setting)
+    parts += _section(setting, settings)
     stem = re.sub(r'\W+', '_', setting.title)
     stems[stem] += 1
     number = f'_{stems[stem]}' if stems[stem] > 1 else ''
@@ -78,8 +78,10 @@ def _legend(runs: Sequence[Run], settings: Sequence[Setting]) -> str:
       'are means over the seeds that have them, with the standard deviation if '
       'there are several seeds. A number in brackets refers to the table of '
       f'all runs. {tables.NOTHING} means not measured. "Last" is the last '
-      'epoch, which the paper reports; "best" is the best epoch on validation '
-      'data. Test scores are those of runs that finished the whole schedule. '
+      'epoch, which the paper reports, without averaging of weights; so are '
+      'curves. "Best" is the best epoch on validation data, of the weights or '
+      'of their average, if there is one. Test scores are those of runs that '
+      'finished the whole schedule. '
       "Intervals are 95 % intervals of Student's t over differences between "
       'runs of the same seed. They cover variation between seeds, but not '
       'between test images, and one in twenty excludes 0 by chance. Epoch '
@@ -87,9 +89,11 @@ def _legend(runs: Sequence[Run], settings: Sequence[Setting]) -> str:
   )
 
 
-def _section(setting: Setting) -> list[str]:
+def _section(setting: Setting, settings: Sequence[Setting]) -> list[str]:
   """Returns the headings and tables of a setting."""
   parts = [f'## {setting.title}', _protocol(setting)]
+  if apart := tables.apart(setting, settings):
+    parts.append(f'Of the settings with this title, it is the one of {apart}.')
   benchmark = setting.benchmark
   if benchmark:
     parts += [

@@ -153,6 +153,7 @@ def jobs(
     folder = out / name / f'{entry.name}_s{seed}'
     words = (f'--config={entry.spec}', f'--workdir={folder}', *fields)
     recipe, config, _ = recipe_files.adapted(entry.spec, fields)
+    _check_design(entry, recipe, config)
     if config.init_from:
       config.init_from = arguments.weights(config.init_from)
     if not (folder / 'config.json').exists():
@@ -160,6 +161,20 @@ def jobs(
     config = recipes.resolve(config)
     found.append(Job(folder, words, config))
   return found
+
+
+def _check_design(entry, recipe, config):
+  """Refuses overrides of what an ablation compares, the design of models."""
+  if not entry.spec.startswith('ablation:'):
+    return
+  first, second = (
+      ablations.label(recipes.resolve(one).model) for one in (recipe, config)
+  )
+  if first != second:
+    raise UserError(
+        f'--config.model would make {second} of {first}, whose folder is named '
+        f'{entry.name}: change the bases in configs/ablation.py instead'
+    )
 
 
 def _chosen(name, only):

@@ -14,6 +14,7 @@ import statistics
 from typing import Any
 
 import ablations
+import collect
 import ml_collections
 import paper
 
@@ -450,6 +451,8 @@ def _same_sizes(one, other):
 def _setting_key(run):
   """Returns as text what comparable runs must share, apart from new sizes."""
   fields = run.config.to_dict()
+  # Class folders may have moved; whether they are the same is in `Run.data`.
+  collect.leave_out_places(fields)
   model = fields.pop('model')  # only its size and its training count
   for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')

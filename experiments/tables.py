@@ -3,16 +3,18 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import math
-import statistics
 from typing import NamedTuple
 import warnings
 
 import ablations
+import collect
 from flax import traverse_util
+import numpy as np
 import paper
 from runs import Figure, Run, Setting, validation_at
 from scipy import stats
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.runs import scores as score_lib
 
 NOTHING = '\N{EN DASH}'  # not measured, or not printed
@@ -45,18 +47,22 @@ class Change(NamedTuple):
       seeds = 'one seed' if self.n == 1 else f'{self.n} seeds'
       return f'{seeds}: it cannot be distinguished from seed noise'
     low, high = self.interval
-    if low <= 0 <= high:
-      return 'not more than noise'
-    return f'more than noise: {"better" if low > 0 else "worse"}'
+    if low > 0 or high < 0:
+      return f'more than noise: {"better" if low > 0 else "worse"}'
+    return 'not more than noise'
 
 
 def mean(values: Iterable[float]) -> Mean | None:
-  """Returns mean and standard deviation of values, None without values."""
-  values = list(values)
-  if not values:
+  """Returns mean and standard deviation of values, None without values.
+
+  The loss of weights that are not finite is NaN; so are then both.
+  """
+  values = np.array(list(values))
+  if not values.size:
     return None
-  std = statistics.stdev(values) if len(values) > 1 else None
-  return Mean(len(values), statistics.fmean(values), std)
+  with np.errstate(invalid='ignore'):
+    std = float(values.std(ddof=1)) if values.size > 1 else None
+  return Mean(values.size, float(values.mean()), std)
 
 
 def difference(
@@ -176,12 +182,34 @@ def all_runs(runs: Sequence[Run]) -> str:
 def _comparable(run):
   """Returns the fields that the name of the model does not tell, as text."""
   fields = run.config.to_dict()
+  collect.leave_out_places(fields)
   model = fields.pop('model')
   shown = ablations.sizes(model)
   shown |= {name: model[name] for name in ablations.TRAINING}
   fields |= {'size': ablations.size_of(model['name']), 'model': shown}
   flat = traverse_util.flatten_dict(fields, sep='.')
   return {name: str(value) for name, value in flat.items()}
+
+
+def apart(setting: Setting, settings: Iterable[Setting]) -> str:
+  """Lists the fields that tell a setting from others with its title."""
+  same = [one for one in settings if one.title == setting.title]
+  shared = [_shared(one) for one in same]
+  own = _shared(setting)
+  names = {name for fields in shared for name in fields}
+  return ', '.join(
+      f'`{name}` {own.get(name) or "empty"}'
+      for name in sorted(names)
+      if len({fields.get(name) for fields in shared}) > 1
+  )
+
+
+def _shared(setting):
+  """Returns the fields in which the runs of a setting agree, as text."""
+  first, *others = ({*_comparable(run).items()} for run in setting.runs)
+  fields = dict(first.intersection(*others))
+  free = {'seed', *recipes.free_fields()}
+  return {name: fields[name] for name in fields if name not in free}
 
 
 def paper_results(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""Tests that each script of experiments/ and benchmarks/ tells what it does."""
+"""Tests that each script outside the package tells what it does."""
 
 import ast
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = [
     path.relative_to(ROOT).as_posix()
-    for folder in ('experiments', 'benchmarks')
+    for folder in ('experiments', 'benchmarks', 'examples')
     for path in sorted((ROOT / folder).glob('*.py'))
     if 'ArgumentParser' in path.read_text()
 ]

@@ -282,6 +282,9 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
       (['--peers', 'egaer'], 'eager, compile (did you mean eager?), fields'),
       (['--threads=10000'], '--threads is 10000: there are'),
       (['--depthwise', '--scaling=batch'], 'not allowed with'),
+      (['--run', 'a', '--image-size=96'], '--image-size cannot go with --run'),
+      (['--scaling=batch', '--peers', 'plain'], '--peers cannot go with --sca'),
+      (['--repeats=0'], '--repeats must be at least 1'),
   ):
     with pytest.raises(SystemExit) as stopped:
       speed.main(options)

@@ -35,6 +35,8 @@ def test_mean_and_deviation():
   assert found.std == pytest.approx(math.sqrt(7))
   assert mean([0.5]) == Mean(1, 0.5, None)
   assert mean([]) is None
+  # The loss of weights that are not finite.
+  assert math.isnan(mean([0.5, math.nan, 1.0]).std)
 
 
 def test_interval_of_paired_differences():
@@ -59,6 +61,7 @@ def test_interval_of_paired_differences():
         ([-1.0, -1.1, -0.9], 'more than noise: worse'),
         ([1.0, 1.1, -0.9], 'not more than noise'),
         ([0.0, 0.0, 0.0], 'not more than noise'),
+        ([-1.0, math.nan, -0.9], 'not more than noise'),
     ],
 )
 def test_verdicts(values, verdict):
@@ -439,6 +442,39 @@ def test_label_maps_and_data_are_collected_by_name(write):
   assert found['environment'] == []
   assert found['config']['data']['label_maps'] == 'maps'
   assert found['summary']['data'] == 'own'
+
+
+def test_collected_runs_are_repeats_if_they_started_from_the_same_weights(
+    write, tmp_path
+):
+  """Many weights are called model.safetensors; the path tells them apart."""
+  paths = []
+  for number, origin in enumerate('aab'):
+    folder = write(f'run{number}', 'cifar10_rmt', seed=number)
+    config = json.loads((folder / 'config.json').read_text())
+    config['init_from'] = f'/place/{origin}/model.safetensors'
+    (folder / 'config.json').write_text(json.dumps(config))
+    paths.append(tmp_path / f'{number}.json')
+    paths[-1].write_text(json.dumps(collect.collect(folder)))
+  # A folder belongs to the same setting as what is collected of another.
+  runs, _ = results.gather([tmp_path / 'runs' / 'run0', *paths[1:]])
+  settings, _ = results.group(runs)
+  assert sorted(len(setting.runs) for setting in settings) == [1, 2]
+  named = [tables.apart(setting, settings) for setting in settings]
+  assert all('`init_from` model.safetensors@' in one for one in named)
+  assert len({*named}) == 2
+
+
+def test_class_folders_that_moved_are_the_same_data(grouped):
+  settings, _ = grouped(
+      *(
+          ('cifar10_rmt', {'seed': seed, 'overrides': [*SHORT, place]})
+          for seed, place in enumerate(
+              ('--config.data.name=/a/pets', '--config.data.name=/b/pets')
+          )
+      )
+  )
+  assert [len(setting.runs) for setting in settings] == [2]
 
 
 def test_the_best_weights_may_be_an_average():

@@ -276,6 +276,10 @@ def test_ctrl_c_is_one_line(capsys, tmp_path, monkeypatch):
         (['smoke', '--only=x'], "no run 'x' in the set; there are rmt, "),
         (['table5', '--seeds=0'], '--seeds must be at least 1'),
         (['table5', '--config.sed=3'], 'did you mean --config.seed'),
+        (
+            ['ablation-cifar10', '--config.model.window_size=4'],
+            '--config.model would make bare,window_4 of bare, whose folder is ',
+        ),
     ],
 )
 def test_mistakes_are_one_line(argv, said, capsys):
