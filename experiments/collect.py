@@ -91,10 +91,13 @@ def _without_places(words: Iterable[str]) -> Iterator[str]:
       value = value if given else next(rest, '')
       named = _origin if name == _INIT_FROM else _name
       yield f'{name}={named(value)}'
-    elif name not in _PLACES:
-      yield word
-    elif not given:
-      next(rest, None)  # its value, after a space
+    elif name in _PLACES:
+      if not given:
+        next(rest, None)  # its value, after a space
+    elif value.startswith('/'):  # such as --config=/place/cifar10_rmt.py
+      yield f'{name}={_name(value)}'
+    else:
+      yield _name(word) if word.startswith('/') else word
 
 
 if __name__ == '__main__':

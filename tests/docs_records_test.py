@@ -497,6 +497,7 @@ def test_where_maps_point():
       [
           f'{100 * stage["cam_on_digit"]:.1f} %',
           f'{100 * stage["random_on_digit"]:.1f} %',
+          f'{100 * stage["cam_empty"]:.1f} %',
           f'{stage["gate_on_digit"]:.2f}',
           f'{stage["gate_elsewhere"]:.2f}',
       ]

@@ -409,6 +409,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   command += ['-workdir', '/place', '--config.data.name=/place/own']
   command += ['--config.init_from', '/place/first']
   command += ['--config.data.label_maps=/place/maps']
+  command += ['--config=/place/one.py:smoke', '--config', '/place/two.py']
   start = {'command': command, 'config': config}
   environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
   (folder / 'environment.json').write_text(json.dumps(environment))
@@ -419,6 +420,7 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   assert '--config.data.name=own' in path.read_text()
   assert '--config.init_from=first' in path.read_text()
   assert '--config.data.label_maps=maps' in path.read_text()
+  assert '--config=one.py:smoke' in path.read_text()
   (run,), _ = results.gather([folder, tmp_path / 'runs'])  # once, named twice
   assert run.curve == {1: 0.25, 2: 0.5} and run.finished
   assert run.test_score == 0.625 and run.gap == -0.125
