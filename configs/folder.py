@@ -38,6 +38,7 @@ import numpy as np
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import counted
 
@@ -89,6 +90,7 @@ def adapt(
   data, default = config.data, get_config()
   if not data.name:  # `--help` without data
     return {}, []
+  cifar10.prepare_if_missing(data.name, data.dir)
   own, fields = datasets.own_splits(data.name, data.dir), {}
   splits = {'train': data.train_split, 'val': data.val_split}
   train, val = (
@@ -105,8 +107,9 @@ def adapt(
     batch_size = 2 ** int(math.log2(max(images / 8, 16)))
     batch_size = min(batch_size, 128)
   seen, least = (10_000, 10) if config.init_from else (30_000, 30)
-  if 'num_epochs' not in given and not config.num_steps:
+  if 'num_epochs' not in given:
     num_epochs = max(least, math.ceil(seen / images))
+    num_epochs *= not config.num_steps
   epochs = num_epochs or math.ceil(config.num_steps * batch_size / images)
   warmup, rate = config.optimizer.warmup_epochs, config.optimizer.learning_rate
   if 'optimizer.warmup_epochs' not in given:
@@ -121,6 +124,8 @@ def adapt(
   usual = min(max(32, 32 * round(median / 32)), 128)
   side = data.image_size or (min(card.image_size) if card else usual)
   as_stored = 'data.image_size' in given and not data.image_size
+  if as_stored:
+    side = median
   size_text = 'images as stored' if as_stored else f'image size {side}'
   if card:
     named = datasets.normalization_of(card.mean, card.std)
@@ -135,7 +140,8 @@ def adapt(
     fields.pop('model.feature_norm', None)  # of segmenters and detectors
     if named:
       fields['data.normalization'] = named
-    what = 'model and normalisation' if named else 'model'
+    taken = named and 'data.normalization' not in given
+    what = 'model and normalisation' if taken else 'model'
     said = f'{what} of {config.init_from}, {size_text}'
   else:
     said = f'{size_text}, for a median shorter side of {median} pixels'
@@ -152,9 +158,10 @@ def adapt(
       'optimizer.learning_rate': float(f'{rate:.2g}'),
       'optimizer.warmup_epochs': warmup,
   }
-  asked = 'data.train_crop' in given and data.train_crop == 'resize'
-  whole = as_stored or asked
-  if not whole and any(width != height for width, height in sizes):
+  crops = any(width != height for width, height in sizes) and not as_stored
+  if 'data.train_crop' in given:
+    crops = data.train_crop == 'random_resized'
+  if crops:
     fields |= {
         'data.train_crop': 'random_resized',
         'data.crop_scale': (0.35, 1.0),
@@ -162,10 +169,11 @@ def adapt(
         'data.storage': 'decode',
         'augment.crop_padding': 0,
     }
-    said += (
-        '; random crops in training and central squares in evaluation, as not '
-        'all images are square'
-    )
+    if 'data.train_crop' not in given and 'data.eval_crop' not in given:
+      said += (
+          '; random crops in training and central squares in evaluation, as '
+          'not all images are square'
+      )
   return fields, [
       said,
       f'{counted(epochs, "epoch")} of {images:,} images in batches of '

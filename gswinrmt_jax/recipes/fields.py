@@ -51,6 +51,14 @@ _DROPS = _is('optimizer.schedule', 'drops')
 _FALLING = _is('optimizer.schedule', 'cosine', 'epochs', 'poly')
 _WARMUP = _above_0('optimizer.warmup_epochs', 'optimizer.warmup_steps')
 _DECAYING = _above_0('optimizer.weight_decay')
+_SCALED = When(
+    f'{_DECAYING.needs} and model.layer_scale above 0',
+    # In a recipe, None is the named model's.
+    lambda config: (
+        _DECAYING.holds(config)
+        and (config.model.layer_scale is None or any(config.model.layer_scale))
+    ),
+)
 _BACKBONE_TRAINED = When(
     "optimizer.freeze other than 'backbone'",
     lambda config: config.optimizer.freeze != 'backbone',
@@ -71,7 +79,9 @@ _RCNN = _is('detector.head', 'mask', 'cascade')
 _CASCADE = _is('detector.head', 'cascade')
 _WINDOWED = When(
     'model.full_stages without one of the stages',
-    lambda config: len(config.model.full_stages) < len(config.model.widths),
+    lambda config: (
+        len({*config.model.full_stages}) < len(config.model.widths)
+    ),
 )
 
 # Keyed by path, in the order of `--help`.
@@ -452,7 +462,7 @@ FIELDS: Mapping[str, Field] = {
         when=_DECAYING,
     ),
     'optimizer.decay_layer_scale': _common(
-        False, 'apply weight decay to LayerScale, too', when=_DECAYING
+        False, 'apply weight decay to LayerScale, too', when=_SCALED
     ),
     'optimizer.freeze': _common(
         '',
@@ -500,6 +510,7 @@ FIELDS: Mapping[str, Field] = {
 # When the model reads its fields, of a resolved config; others: always.
 MODEL: Mapping[str, When] = {
     'model.projection': _is('model.head', 'proj'),
+    'model.drop_path_rate': _BACKBONE_TRAINED,
     'model.decay_ranges': _is('model.decay', 'fixed', 'learned'),
     'model.window_size': _WINDOWED,
     'model.shift': When(

@@ -261,6 +261,11 @@ def with_argument(
   if argument != 'smoke':
     names = (*words, *(_READINGS if table2 else ()), 'smoke')
     known = ', '.join(f"'{name}'" for name in names)
+    if {*argument.split(',')} <= {*names}:
+      raise UserError(
+          f"argument '{argument}' is repeated or out of order: the order is "
+          f'{known}'
+      )
     raise UserError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
   narrow = {
@@ -289,10 +294,12 @@ def with_argument(
   config.stop_after_epochs, config.profile_steps = 0, ''  # of a longer run
   config.accumulate_steps = 1  # of a larger batch
   config.augment.mix_off_epochs = 0  # the only epoch is mixed
+  padding = config.augment.crop_padding, small.augment.crop_padding
+  config.augment.crop_padding = min(padding)
   config.optimizer.warmup_epochs = 0.25
   config.optimizer.warmup_steps = 0
-  if config.optimizer.schedule == 'drops':
-    config.optimizer.drop_epochs = (1, 1)
+  if config.optimizer.schedule == 'drops':  # None is within one epoch.
+    config.optimizer.schedule = 'cosine'
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
   return config
 

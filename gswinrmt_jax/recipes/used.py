@@ -33,7 +33,7 @@ def check_used(
   own = ml_collections.ConfigDict({'model': model_fields(recipe)})
   named = factory.resolve(config.model.name, {})
   for path, field in FIELDS.items():
-    needs = field.unread(config)
+    needs = field.unread(resolved)
     off = field.default if field.off is None else field.off
     allowed = [field.default, off]
     if not field.unread(recipe):

@@ -33,21 +33,26 @@ def check_warmup(config: ml_collections.ConfigDict) -> None:
       )
 
 
-def check_drops(
-    optimizer: ml_collections.ConfigDict, schedule: Schedule
-) -> None:
-  """Refuses drops that a new run would not reach, or within its warm-up.
+def check_new(optimizer: ml_collections.ConfigDict, schedule: Schedule) -> None:
+  """Refuses epochs of a new run at rate 0, and drops that it does not reach.
 
   Raises:
-    UserError: If there are such drops, and the schedule has any.
+    UserError: If the schedule has either, or a drop within its warm-up.
   """
+  start = optimizer.warmup_learning_rate
+  if optimizer.schedule == 'epochs' and optimizer.warmup_epochs and not start:
+    raise UserError(
+        "config.optimizer.schedule='epochs' gives the first two epochs the "
+        'rate config.optimizer.warmup_learning_rate, which is 0: raise it, '
+        'such as to 1e-6'
+    )
   first, last = sorted(optimizer.drop_epochs)
   warmup = optimizer.warmup_epochs
   if optimizer.warmup_steps:
     per_epoch = schedule.num_examples / schedule.batch_size
     warmup = optimizer.warmup_steps / per_epoch
   if optimizer.schedule == 'drops' and not (
-      warmup <= first and last <= schedule.num_epochs
+      warmup <= first and last < schedule.num_epochs
   ):
     raise UserError(
         f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: both must '

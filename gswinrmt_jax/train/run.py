@@ -257,7 +257,7 @@ def _open(config, folder, terminal, locked):
   schedule = schedule_lib.from_config(config, len(data.train))
   profiler.parse(config.profile_steps, schedule.stop_step)  # a check
   if not newest:
-    learning_rate.check_drops(config.optimizer, schedule)
+    learning_rate.check_new(config.optimizer, schedule)
   run = Run(
       folder=folder,
       config=config,

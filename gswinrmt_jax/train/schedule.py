@@ -152,9 +152,10 @@ def _mixed_epochs(config, num_epochs):
   augment = config.augment
   if not augment.mix_prob or not (augment.mixup_alpha or augment.cutmix_alpha):
     return 0
-  if augment.mix_off_epochs > num_epochs:
+  if augment.mix_off_epochs >= num_epochs:
     raise UserError(
         f'config.augment.mix_off_epochs is {augment.mix_off_epochs}: must be '
-        f'at most {num_epochs}, the epochs of this run'
+        f'below {num_epochs}, the epochs of this run, or 0 '
+        '(config.augment.mix_prob=0 mixes nothing)'
     )
   return num_epochs - augment.mix_off_epochs

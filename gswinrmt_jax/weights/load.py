@@ -245,9 +245,7 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   if folder.is_file():
     if folder.suffix == '.safetensors':
       return safetensors_file.read(folder)[1]
-    if not (folder.parent / card_lib.FILE).exists():
-      return _from_file(folder, warn=lambda _: None).card
-    folder = folder.parent
+    return _from_file(folder, warn=lambda _: None).card
   if folder.parent.name == 'checkpoints' and folder.name.isdecimal():
     folder = folder.parent.parent
   if card := card_lib.read(folder / card_lib.FILE):

@@ -224,6 +224,19 @@ _WRONG_FIELDS = [
     ('init_from=w.pth', 'w.pth is not a PyTorch checkpoint, or it is'),
     ('optimizer.freeze=stem', 'without config.init_from: random values'),
     ('optimizer.power=2.0', '2.0 but has no effect: it needs config.optimi'),
+    (
+        'optimizer.decay_layer_scale=True --config.model.layer_scale=0,0,0,0',
+        'it needs config.optimizer.weight_decay above 0 and model.layer_sc',
+    ),
+    (
+        'init_from=digits_small --config.optimizer.freeze=backbone '
+        '--config.model.drop_path_rate=0.5',
+        'model.drop_path_rate is 0.5 but has no effect: it needs config.optim',
+    ),
+    (
+        'optimizer.schedule=epochs --config.optimizer.warmup_epochs=1',
+        'the first two epochs the rate config.optimizer.warmup_learning_rate',
+    ),
     ('ema_warmup=True', 'has no effect: it needs config.ema_decay above 0'),
     ('accumulate_steps=7', 'must be a multiple of 14, two images for each of'),
 ]

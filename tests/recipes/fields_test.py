@@ -285,12 +285,17 @@ def test_the_argument_is_smoke_or_refused():
   smoke = recipes.with_argument(config, 'smoke')
   assert smoke.model.name == 'swat_compact' and smoke.num_epochs == 1
   assert smoke.data.name == 'digits'
+  assert smoke.augment.crop_padding == 4
   original = recipes.cifar10('swat_compact')
   assert smoke.augment == original.augment  # the same code path
   assert smoke.dtype == original.dtype
   assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
   with pytest.raises(UserError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
+  with pytest.raises(
+      UserError, match=r"'smoke,deit' is repeated or out of order: .* 'deit', "
+  ):
+    recipes.with_argument(config, 'smoke,deit', table2=True)
 
 
 def test_the_model_of_the_argument_is_known_or_refused():

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import pathlib
+from unittest import mock
 
 import folder_data
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main, recipe_files
 from gswinrmt_jax.data import checks, class_folders, datasets, digits
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import run as run_lib
@@ -147,9 +149,59 @@ def test_a_smoke_test_is_not_adapted_and_digits_are(own):
 def test_images_as_stored_and_what_is_out_of_range(own):
   config, lines = _adapted(own, '--config.data.image_size=0')
   assert lines[0] == 'images as stored, for a median shorter side of 48 pixels'
-  assert config.data.image_size == 0 and config.augment.crop_padding == 8
+  assert config.data.image_size == 0 and config.augment.crop_padding == 6
   with pytest.raises(UserError, match=r'config\.batch_size is -1: must be'):
     _adapted(own, '--config.batch_size=-1')
+
+
+def test_the_stem_fits_the_size_of_images_as_stored(tmp_path):
+  """80 pixels would be rounded to 64, for which the stem has a stride of 2."""
+  for name in ('ant', 'bee'):
+    _write(tmp_path / 'own' / name, 20, size=(80, 80))
+  config, _ = _adapted(tmp_path / 'own', '--config.data.image_size=0')
+  assert config.model.stem_strides == (2, 1, 2, 1)
+  assert config.augment.crop_padding == 10
+
+
+def test_what_an_override_replaces_is_not_said(own, tmp_path):
+  tuned = '--config.init_from=cifar10_small'
+  chosen = '--config.data.normalization=imagenet'
+  _, lines = _adapted(own, tuned, chosen)
+  assert lines[0] == 'model of cifar10_small, image size 32'
+  for name in ('ant', 'bee'):
+    _write(tmp_path / 'wide' / name, 20, size=(80, 60))
+  config, lines = _adapted(tmp_path / 'wide', '--config.data.eval_crop=0')
+  assert config.data.train_crop == 'random_resized'
+  assert config.data.eval_crop == 0 and 'central' not in lines[0]
+
+
+def test_random_crops_can_be_asked_for(own):
+  config, _ = _adapted(own, '--config.data.train_crop=random_resized')
+  assert config.data.crop_scale == (0.35, 1.0) and config.data.eval_crop == 1
+  assert config.data.storage == 'decode' and config.augment.crop_padding == 0
+
+
+def test_a_folder_beside_weights_need_not_be_theirs(own, tmp_path, monkeypatch):
+  """A `config.json` of another library says nothing of a checkpoint."""
+  card = load.read_card('cifar10_small')
+  weights = tmp_path / 'weights.pth'
+  weights.touch()
+  (tmp_path / 'config.json').write_text('{"architectures": ["Other"]}')
+  found = mock.Mock()
+  found.match.is_whole, found.match.unexpected, found.card = True, (), card
+  monkeypatch.setattr(load.rmt_checkpoint, 'read', lambda path: found)
+  monkeypatch.setattr(load, '_checked', lambda *_: mock.Mock(card=card))
+  _, lines = _adapted(own, f'--config.init_from={weights}')
+  assert lines[0] == f'model and normalisation of {weights}, image size 32'
+
+
+def test_cifar10_is_prepared(monkeypatch):
+  def prepare(name, data_dir):
+    raise UserError(f'{name} cannot be downloaded')
+
+  monkeypatch.setattr(cifar10, 'prepare_if_missing', prepare)
+  with pytest.raises(UserError, match='cifar10 cannot be downloaded'):
+    _adapted('cifar10')
 
 
 def test_overrides_precede_and_the_rest_fits_them(own):
@@ -184,7 +236,7 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
   assert 'with warm-up over the first 7' in lines[1]
   # 2,000 steps of 16 are 500 epochs of 64.
-  steps = ['--config.num_epochs=0', '--config.num_steps=2000']
+  steps = ['--config.num_steps=2000']
   config, lines = _adapted(own, *steps)
   assert (config.num_epochs, config.num_steps) == (0, 2000)
   assert config.optimizer.warmup_epochs == 25

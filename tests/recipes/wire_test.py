@@ -176,7 +176,7 @@ _CHANGES = {
     'token_label_weight': (0.5, 'classes'),
     'optimizer.name': ('muon', 'classes'),
     'optimizer.learning_rate': (2e-3, 'classes'),
-    'optimizer.schedule': ('epochs', 'classes'),
+    'optimizer.schedule': ('poly', 'classes'),
     'optimizer.power': (0.9, 'crops'),
     'optimizer.drop_epochs': ((2, 3), 'torchvision'),
     'optimizer.warmup_epochs': (2.0, 'classes'),

@@ -25,7 +25,6 @@ def _schedule(steps=0, **changes):
     [
         ({}, 4),
         ({'mix_off_epochs': 1}, 3),
-        ({'mix_off_epochs': 4}, 0),
         ({'mix_prob': 0.0}, 0),
         ({'mixup_alpha': 0.0}, 0),
     ],
@@ -35,9 +34,11 @@ def test_epochs_with_mixing(changes, epochs):
   assert schedule.mixed_steps == epochs * 1297 // 64
 
 
-def test_more_epochs_without_mixing_than_a_run_of_steps_has_are_refused():
-  with pytest.raises(UserError, match='is 3: must be at most 2, the epochs of'):
-    _schedule(mix_off_epochs=3, steps=30)  # 30 batches of 64 are 1.5 epochs
+@pytest.mark.parametrize(('off', 'steps', 'below'), [(3, 30, 2), (4, 0, 4)])
+def test_mixing_that_never_begins_is_refused(off, steps, below):
+  """30 batches of 64 are 1.5 epochs, of which the second is cut short."""
+  with pytest.raises(UserError, match=rf'is {off}: must be below {below}, the'):
+    _schedule(mix_off_epochs=off, steps=steps)
 
 
 def test_the_last_epochs_are_not_mixed():

@@ -210,8 +210,8 @@ def test_drops_are_those_of_the_released_detectors():
             'after 0 epochs, and that of the run, after 7 epochs',
         ),
         (
-            {'num_epochs': 10},
-            'after 0 epochs, and that of the run, after 10 epochs',
+            {'num_epochs': 11},
+            'after 0 epochs, and that of the run, after 11 epochs',
         ),
         (
             {'num_epochs': 0, 'num_steps': 6500},  # of 1,000 an epoch
@@ -228,8 +228,8 @@ def test_a_drop_outside_of_the_run_or_in_the_warmup(changes, said):
   config.num_epochs, config.batch_size = 12, 16
   config.optimizer.schedule, config.optimizer.warmup_epochs = 'drops', 0.0
   schedule = schedule_lib.from_config(config, 16_000)
-  learning_rate.check_drops(config.optimizer, schedule)
+  learning_rate.check_new(config.optimizer, schedule)
   config.update_from_flattened_dict(changes)
   schedule = schedule_lib.from_config(config, 16_000)
   with pytest.raises(UserError, match=rf'is \(8, 11\): .*{said}$'):
-    learning_rate.check_drops(config.optimizer, schedule)
+    learning_rate.check_new(config.optimizer, schedule)
