@@ -92,7 +92,9 @@ def _legend(runs: Sequence[Run], settings: Sequence[Setting]) -> str:
 def _section(setting: Setting, settings: Sequence[Setting]) -> list[str]:
   """Returns the headings and tables of a setting."""
   parts = [f'## {setting.title}', _protocol(setting)]
-  if apart := tables.apart(setting, settings):
+  # With a recipe, the protocol says how it differs from that.
+  apart = '' if setting.recipe else tables.apart(setting, settings)
+  if apart:
     parts.append(f'Of the settings with this title, it is the one of {apart}.')
   benchmark = setting.benchmark
   if benchmark:
