@@ -19,7 +19,7 @@ import zlib
 from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
-_OPTIONS = ('--config.data.name', '--config.data.label_maps')
+_NAMED = ('--config.data.name', '--config.data.label_maps')
 _INIT_FROM = '--config.init_from'
 
 
@@ -87,7 +87,7 @@ def _without_places(words: Iterable[str]) -> Iterator[str]:
   for word in rest:
     name, given, value = word.partition('=')
     name = f'--{name.lstrip("-")}'  # One dash is enough for `train`.
-    if name in (*_OPTIONS, _INIT_FROM):
+    if name in (*_NAMED, _INIT_FROM):
       value = value if given else next(rest, '')
       named = _origin if name == _INIT_FROM else _name
       yield f'{name}={named(value)}'
