@@ -281,7 +281,10 @@ def _lock(file, wait):
 
 
 def _beside(path, suffix):
-  return path.with_name(f'.{path.name}.{secrets.token_hex(4)}{suffix}')
+  name = path.name
+  if suffix == _PART:  # A name may have 255 bytes, a character up to four.
+    name = name[:50]
+  return path.with_name(f'.{name}.{secrets.token_hex(4)}{suffix}')
 
 
 def _remove(path):

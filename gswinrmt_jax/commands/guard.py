@@ -106,4 +106,5 @@ def complain(message: str) -> int:
 def _print(text):
   # The terminal may be gone; the exit status still tells what happened.
   with contextlib.suppress(OSError):
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # else it would go to stdout
+      print(text, file=sys.stderr, flush=True)

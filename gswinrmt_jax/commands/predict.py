@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
       raise UserError(f'--{name.replace("_", "-")} is for {models}')
-  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  # stdout has only the predictions, even if stderr is closed.
+  terminal = Terminal(sys.stderr or io.StringIO())
   if there := collection.listed(left_out):
     terminal.say(f'left out: {there}')
   predict = {
@@ -189,8 +190,13 @@ def _drawn(args, found, images, folder, terminal):
   for one in found:
     if not args.json:
       _print(one)
-    written = [str(path) for path in one.write(paths[one.image])]
-    terminal.say(f'{one.image}: {" and ".join(written)}')
+    written = []
+    try:
+      written += [str(path) for path in one.write(paths[one.image])]
+      terminal.say(f'{one.image}: {" and ".join(written)}')
+    except OSError as error:  # The name may be too long, the disk full.
+      terminal.end_line()
+      guard.complain(f'{one.image}: not drawn: {error.strerror or error}')
     yield one, written
 
 
@@ -204,7 +210,7 @@ def _segment(args, images, weights, terminal):
   rows = [one.to_dict() | {'written': written} for one, written in drawn]
   if args.json:
     _print_json(rows)
-  return len(rows)
+  return sum(bool(row['written']) for row in rows)
 
 
 def _detect(args, images, weights, terminal):
@@ -220,8 +226,14 @@ def _detect(args, images, weights, terminal):
   least = _LEAST if args.least_score is None else args.least_score
   found = _predict_each(loaded, images, terminal, least)
   drawn = _drawn(args, found, images, folder, terminal)
-  found = (one for one, _ in drawn)
-  contents = detections.to_coco(found, loaded.class_names)
+  undrawn = []
+
+  def predictions():
+    for one, written in drawn:
+      undrawn.extend([] if written else [one.image])
+      yield one
+
+  contents = detections.to_coco(predictions(), loaded.class_names)
   count = len(contents['images'])
   if not count:
     raise RunError('no image could be read')
@@ -234,7 +246,7 @@ def _detect(args, images, weights, terminal):
       f'{folder / _OBJECTS}'
       + f'; none of at least --least-score {least:g}' * (not number)
   )
-  return count
+  return count - len(undrawn)
 
 
 def _folder(args, images, ends, model, *names):
@@ -303,7 +315,7 @@ def _find(arguments, written):
   written = [os.path.abspath(folder) for folder in written]
   for argument in map(pathlib.Path, arguments):
     if not argument.is_dir():
-      images[str(argument)] = ()
+      images.setdefault(str(argument), ())
       continue
     ignored, some = Counter(), False
     own = pathlib.Path(os.path.abspath(argument))

@@ -323,19 +323,29 @@ def _write_onnx(weights, path):
   # It warns about every shape that is known only at run time.
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
-  # Runtimes are fast at convolutions, not at shifted sums.
-  with nn.intercept_methods(plain_convolutions):
-    model = jax2onnx.to_onnx(
-        make_program(weights),
-        inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
-        model_name=weights.card.name,
+  program = make_program(weights)
+  try:
+    # Runtimes are fast at convolutions, not at shifted sums.
+    with nn.intercept_methods(plain_convolutions):
+      model = jax2onnx.to_onnx(
+          program,
+          inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
+          model_name=weights.card.name,
+      )
+    path.write_bytes(model.SerializeToString())
+    session = onnxruntime.InferenceSession(
+        path, providers=['CPUExecutionProvider']
     )
-  path.write_bytes(model.SerializeToString())
-  session = onnxruntime.InferenceSession(
-      path, providers=['CPUExecutionProvider']
-  )
-  name = session.get_inputs()[0].name
-  (logits,) = session.run(None, {name: sample_pixels(weights)})
+    name = session.get_inputs()[0].name
+    (logits,) = session.run(None, {name: sample_pixels(weights)})
+  except OSError:
+    raise
+  except Exception as error:  # UperNet's pooling with any number of images
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    raise UserError(
+        f'{weights.origin} cannot be converted to ONNX ({said[0][:160]}): '
+        'choose --format=stablehlo'
+    ) from error
   return logits
 
 

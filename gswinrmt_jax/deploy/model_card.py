@@ -48,6 +48,7 @@ def write(
   """
   card = weights.card
   data, known = card.figures.get('data'), False
+  splits = card.figures.get('splits', {})
   if weights.recipe is not None:
     data = weights.recipe.data.name
   if data:
@@ -71,7 +72,7 @@ def write(
               task_type=task,
               dataset_type=data,
               dataset_name=data,
-              dataset_split=split,
+              dataset_split=splits.get(split, split),
               metric_type=SCORES[name].metric or name,
               metric_name=label,
               metric_value=round(value, 4),
@@ -195,9 +196,16 @@ def _results(weights, data) -> Iterator[str]:
     yield f'| {label} | {value:{number}} |'
   _, which = _checkpoint(weights)
   kind = ', moving average of the weights' if which == EMA else ''
+  splits = weights.card.figures.get('splits', {})
+  measured = {split for _, split, *_ in _measured(weights)}
+  images = ''.join(
+      f'; {kind} on {splits[split]}'
+      for split, kind in (('val', 'validation'), ('test', 'test'))
+      if split in measured and splits.get(split)
+  )
   yield (
       f'\nThe {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
-      f'{weights.card.figures["seed"]}.'
+      f'{weights.card.figures["seed"]}{images}.'
   )
 
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 from typing import Any
+import zlib
 
 import jax
 
@@ -21,6 +22,7 @@ from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
 # Defaults for weights that do not come from a run.
+_LONGEST = 150  # bytes of the words in the name of a report
 _BATCH_SIZES = {'classification': 100, 'segmentation': 8, 'detection': 8}
 
 
@@ -81,7 +83,13 @@ def evaluate_run(
   info = datasets.info(name, data_dir)
   if out is None:
     out = report_path(
-        'evaluation', source, weights, name, split, image_size=image_size
+        'evaluation',
+        source,
+        weights,
+        name,
+        split,
+        data_dir=data_dir,
+        image_size=image_size,
     )
   files.check_can_write(out)
   for line in datasets.describe(name, data_dir):
@@ -219,6 +227,9 @@ def data_of(
     # If the recipe names no test split, the data says whether there is one.
     split = recipe.data.get(f'{split}_split') or split
     data_dir = recipe.data.dir if data_dir is None else data_dir
+  figures = weights.card.figures
+  if recipe is None and name == figures.get('data'):
+    split = figures.get('splits', {}).get(split) or split
   data_dir = data_dir or ''
   weights.check_classes(datasets.info(name, data_dir))
   cifar10.prepare_if_missing(name, data_dir)
@@ -254,6 +265,10 @@ def _scores(weights, records, batch_size, terminal, mirror=False):
   return scores['']
 
 
+def _same_path(one, other):
+  return os.path.realpath(one) == os.path.realpath(other)
+
+
 def report_path(
     kind: str,
     source: str | pathlib.Path,
@@ -261,6 +276,7 @@ def report_path(
     data: str,
     split: str,
     *,
+    data_dir: str | None = None,
     image_size: int | None = None,
     out: pathlib.Path | None = None,
 ) -> pathlib.Path:
@@ -272,24 +288,32 @@ def report_path(
     weights: The weights.
     data: The data set.
     split: Its split, as the user named it.
+    data_dir: Folder of the data sets; its name is part of the file's, if it is
+      not the run's.
     image_size: Size that images were resized to, if it is not the weights' own.
     out: Folder for the reports of several sources; None for the run's.
   """
   folder, words = weights.folder, [data]
+  own = weights.recipe and weights.recipe.data
+  if own and data_dir and not _same_path(data_dir, own.dir):
+    words.append(pathlib.Path(os.path.abspath(data_dir)).name)
   if weights.recipe is None:
     folder = pathlib.Path()
     source = pathlib.Path(os.path.abspath(str(source).removeprefix(hub.PREFIX)))
     source = source.with_suffix('') if source.is_file() else source
     here = pathlib.Path.cwd()
     inside = source.is_relative_to(here)
-    words = [*(source.relative_to(here) if inside else source).parts, data]
+    words = [*(source.relative_to(here) if inside else source).parts, *words]
   elif out is not None:
-    words = [*folder.absolute().parts[-2:], data]
-  elif data == weights.recipe.data.name:
-    words = []
+    words = [*folder.absolute().parts[-2:], *words]
+  elif data == own.name:
+    words = words[1:]
   # `-` keeps the place of the colon in a slice.
   name = '_'.join([*words, split]).replace(':', '-').replace('%', 'pct')
   name = re.sub(r'[^\w.-]+', '_', name).strip('_')
+  if len(name.encode()) > _LONGEST:  # The end says more than the beginning.
+    end = name.encode()[-_LONGEST:].decode(errors='ignore')
+    name = f'{end}_{zlib.crc32(name.encode()):08x}'
   step = '' if weights.step is None else f'_{weights.step}'
   average = '_ema' if weights.which == 'ema' else ''
   size = f'_{image_size}px' if image_size else ''

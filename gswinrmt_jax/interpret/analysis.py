@@ -15,6 +15,7 @@ from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.interpret import attention_statistics as statistics
 from gswinrmt_jax.terminal import printable, Terminal
 from gswinrmt_jax.weights import load as weights_lib
+from gswinrmt_jax.weights import safetensors_file
 
 _BATCH_SIZE = 50
 _COLORS = ('C0', 'C1')  # of the two passes; full attention has one
@@ -65,7 +66,13 @@ def analyze_runs(
     statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)
     path = evaluate_run.report_path(
-        'analysis', source, weights, named[0], split, out=out
+        'analysis',
+        source,
+        weights,
+        named[0],
+        split,
+        data_dir=named[2],
+        out=out,
     )
     if path.resolve() in ready:
       _, other, *_ = ready[path.resolve()]
@@ -104,7 +111,10 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
   """
   rows = [('', *_COLUMNS)]
   for report in reports:
-    name = pathlib.Path(report['source']).name
+    source = pathlib.Path(report['source'])
+    # Weights in a folder all have the same name.
+    named = source.parent if source.name == safetensors_file.NAME else source
+    name = named.name
     for number, stage in enumerate(report['stages'], start=1):
       row = (
           name if number == 1 else '',

@@ -78,7 +78,7 @@ def _axis_matrix(start, end, limit, bins, cells):
   # The boxes of a damaged image, NaN, do not end the samples of the others.
   finite = jnp.isfinite(samples)
   most = samples.max(initial=0, where=finite).astype(jnp.int32)
-  total = jnp.zeros((len(start), bins, cells), start.dtype)
+  total = jnp.zeros((start.shape[0], bins, cells), start.dtype)
   total = lax.fori_loop(0, most, add, total)
   return total / samples.clip(1)[..., None]
 

@@ -324,6 +324,7 @@ def run_card(
   info = spec.info
   fields = recipe.model.to_dict()
   dense, bounds = recipes.head_fields(recipe), recipe.data.fit_within
+  splits = {name: recipe.data[f'{name}_split'] for name in ('val', 'test')}
   return card_lib.Card(
       name=fields.pop('name'),
       fields=fields,
@@ -336,7 +337,7 @@ def run_card(
       crop=spec.crop,
       fit_within=bounds if dense and all(bounds) else None,
       dtype=recipe.dtype,
-      figures=summary.load(folder) or {},
+      figures={**(summary.load(folder) or {}), 'splits': splits},
   )
 
 
