@@ -155,6 +155,12 @@ def test_a_part_that_was_never_begun_hides_no_error(tmp_path):
       raise error('why')
 
 
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
+  path = tmp_path / ('猫' * 85)  # 255 bytes
+  files.write_text(path, 'x')
+  assert path.read_text() == 'x' and len(os.listdir(tmp_path)) == 1
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path):
   (tmp_path / '.a.1234.part').touch()
   (tmp_path / '.b.1234.part' / 'folder').mkdir(parents=True)

@@ -10,6 +10,7 @@ from gswinrmt_jax import ops
 
 _LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
 _MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
+_WIDEST = 50  # of learned decays: with 51, float64 may round one to 1
 
 
 def _field(kind, default, text, *, choices=(), sign=None):
@@ -216,7 +217,18 @@ class Architecture:
       )
     if self.gate_fn != 'sigmoid' and not self.gate:
       raise ValueError(f'gate_fn={self.gate_fn!r} needs gate=True.')
+    if self.decay == 'learned' and max(self.decay_ranges) > _WIDEST:
+      raise ValueError(
+          f'decay_ranges={self.decay_ranges} exceeds {_WIDEST}: learned decays '
+          'would begin at 1, whose logit is infinite.'
+      )
     self._check_heads()
+    for width, ratio in zip(self.widths, self.mlp_ratios, strict=True):
+      if round(ratio * width) < 1:
+        raise ValueError(
+            f'mlp_ratios={self.mlp_ratios} leave no hidden channel of '
+            f'widths={self.widths}.'
+        )
     self._check_stem()
     self._check_full_stages()
 
@@ -308,6 +320,11 @@ class Architecture:
     if len(self.stem_strides) != 4 or not {1, 2}.issuperset(self.stem_strides):
       raise ValueError(
           f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'
+      )
+    if self.stem == 'conv' and self.widths[0] < 2:
+      raise ValueError(
+          "stem='conv' begins with half of the first width, so widths[0] must "
+          'be at least 2.'
       )
     # Changing a field that has no effect is a mistake.
     if self.stem == 'conv' and self.patch_size != _default('patch_size'):

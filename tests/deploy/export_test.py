@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -129,6 +130,23 @@ def test_onnx_runs_in_its_runtime(digits, tmp_path):
   (logits,) = session.run(None, {name: pixels})
   want = export.model_outputs(digits)[[1, 0, 1]]
   np.testing.assert_allclose(logits, want, rtol=0, atol=1e-5)
+
+
+def test_what_the_converter_cannot_do_is_one_line(
+    digits, tmp_path, monkeypatch
+):
+  def to_onnx(*_, **__):
+    raise RuntimeError('Reshape of {2,6}\nand a trace')
+
+  modules = {'jax2onnx': {'to_onnx': to_onnx}, 'onnxruntime': {}}
+  for name, contents in modules.items():
+    module = types.SimpleNamespace(**contents)
+    monkeypatch.setitem(sys.modules, name, module)
+  with pytest.raises(
+      UserError, match=r'to ONNX \(Reshape of \{2,6\}\): choose --format=sta'
+  ):
+    _export(digits, 'onnx', tmp_path / 'out')
+  assert not (tmp_path / 'out' / 'model.onnx').exists()
 
 
 def test_torch_for_rmt_alone(digits, tmp_path):

@@ -73,6 +73,14 @@ def test_model_hubs_can_read_the_metadata(measured, tmp_path):
   }
   assert '\n## Training\n\nTrained on a desk.\n' in text
   assert 'with widths 8 8 16 16, ' in text and '19,358 parameters' in text
+  # The splits of the run, which may be slices.
+  splits = {'splits': {'val': 'train[:300]', 'test': 'test[:200]'}}
+  figures = {**raw.card.figures, **splits}
+  text = _text(tmp_path, _changed(raw, figures=figures))
+  validation, result = _front(text)['model-index'][0]['results']
+  assert validation['dataset']['split'] == 'train[:300]'
+  assert result['dataset']['split'] == 'test[:200]'
+  assert 'seed 3; validation on train[:300]; test on test[:200].' in text
 
 
 @pytest.mark.parametrize('name', ['on', 'no', 'null', '1e3', 'a: b'])

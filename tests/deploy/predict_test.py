@@ -327,6 +327,9 @@ def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   assert len(predict_command._find(['maps/a'], out)[0]) == 4
   # The folder that is named may have the name of the class, too.
   assert images[found[0]] == ('predictions',)
+  # So it has if one of its images is named once more.
+  again, _ = predict_command._find(['predictions', found[0]], out)
+  assert again == images
 
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
@@ -343,6 +346,11 @@ def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   assert lines[1].split()[1] == str(labels[0])
   assert 'weights: digits_small' in printed.err
 
+  monkeypatch.setattr(sys, 'stderr', None)  # as with 2>&-
+  assert main.main([*arguments, str(broken), '--json']) == 1
+  assert len(json.loads(capsys.readouterr().out)) == 1
+  monkeypatch.undo()
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   assert main.main([*arguments, str(broken), '--json']) == 1
   printed = capsys.readouterr()
   assert 'broken.png' in printed.err

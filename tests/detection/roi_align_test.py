@@ -39,6 +39,22 @@ def test_roi_align(want):
   assert not of_boxes.any()
 
 
+def test_a_program_takes_any_number_of_images(as_users_run):
+  (images,) = jax.export.symbolic_shape('b')
+  shapes = (
+      jax.ShapeDtypeStruct((images, 8, 8, 1), float),
+      jax.ShapeDtypeStruct((images, 1, 4), float),
+  )
+  pool = jax.jit(
+      lambda x, boxes: roi_align.roi_align(
+          [x], boxes, None, strides=[1], bins=2
+      )
+  )
+  read = jax.export.export(pool)(*shapes)
+  x, box = jnp.arange(64.0).reshape(1, 8, 8, 1), jnp.array([[[1.0, 1, 6, 6]]])
+  np.testing.assert_allclose(read.call(x, box), pool(x, box), atol=1e-12)
+
+
 def test_the_level_of_a_box():
   levels = roi_align.level_of(reference.wide('align/level_boxes'), 4)
   np.testing.assert_array_equal(levels, reference.arrays()['align/levels'])

@@ -23,6 +23,15 @@ def test_weights_are_evaluated_on_the_data_of_their_card(monkeypatch):
   )
   named = evaluate_run.data_of(weights, 'digits', 'val', None)
   assert named == ('digits', 'train[90%:]', '')
+  # What a run called validation images is none of the data set's own.
+  own = {'splits': {'val': 'train[:300]', 'test': ''}}
+  figures = {**weights.card.figures, **own}
+  card = dataclasses.replace(weights.card, figures=figures)
+  run = dataclasses.replace(weights, card=card)
+  for data in (None, 'digits'):
+    named = evaluate_run.data_of(run, data, 'val', None)
+    assert named == ('digits', 'train[:300]', '')
+  assert evaluate_run.data_of(run, None, 'test', None)[1] == 'test'
   card = dataclasses.replace(weights.card, figures={})
   bare = dataclasses.replace(weights, card=card)
   with pytest.raises(UserError, match='name it with --data=digits'):

@@ -15,6 +15,7 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import (
@@ -406,6 +407,37 @@ def test_exports_of_two_runs_have_reports_of_their_own(tmp_path, monkeypatch):
   }
   found = evaluate_run.report_path('eval', '/x/y', weights, 'd', 'test')
   assert found.name == 'eval_x_y_d_test.json'
+
+
+def test_other_folders_of_data_have_a_report_of_their_own(tmp_path):
+  recipe = recipes.digits('rmt_compact')
+  recipe.data.name, recipe.data.dir = 'd', str(tmp_path)
+  weights = types.SimpleNamespace(
+      recipe=recipe, step=7, which='raw', folder=tmp_path / 'run'
+  )
+
+  def name(data, data_dir):
+    return evaluate_run.report_path(
+        'eval', 'run', weights, data, 'test', data_dir=data_dir
+    ).name
+
+  assert name('d', str(tmp_path)) == 'eval_test_7.json'
+  assert name('d', '/x/jpeg') == 'eval_jpeg_test_7.json'
+  assert name('e', '/x/jpeg') == 'eval_e_jpeg_test_7.json'
+
+
+def test_long_paths_have_names_that_can_be_written():
+  weights = types.SimpleNamespace(
+      recipe=None, step=None, which='raw', folder=pathlib.Path()
+  )
+  names = [
+      evaluate_run.report_path(
+          'eval', f'/{"ü" * 120}/{last}', weights, 'd', 'test'
+      ).name
+      for last in 'ab'
+  ]
+  assert len({*names}) == 2 and max(map(len, map(str.encode, names))) < 200
+  assert names[0].endswith('_a_d_test_' + names[0][-13:])
 
 
 def test_every_slice_has_a_report_of_its_own():

@@ -317,6 +317,8 @@ def test_each_column_of_the_table_has_its_own_figures():
   }
   said = analysis.table([{'source': 'runs/a', 'stages': [stage, stage]}])
   head, first, second, *_ = said.split('\n')
+  weights = {'source': 'b/own/model.safetensors', 'stages': [stage]}
+  assert analysis.table([weights]).split('\n')[1].startswith('own  ')
   names = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
   starts = [head.index(name) for name in names]
   cells = [

@@ -106,6 +106,8 @@ def test_a_wrong_number_of_dimensions_is_named(as_users_run):
         ('widths', (), 'has no stage'),
         ('widths', (64, 128), 'depths=.* needs 2 entries, as many as widths'),
         ('stem', 'linear', "stem='linear' is not one of"),
+        ('decay_ranges', (51.0,) * 4, 'exceeds 50'),
+        ('mlp_ratios', (1e-3,) * 4, 'leave no hidden channel of widths='),
         ('downsample', 'pool', "downsample='pool' is not one of"),
         ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
         ('projection', 0, 'projection=0 must be positive'),

@@ -1,7 +1,9 @@
 """Tests segmenters in training, resuming, evaluation and prediction."""
 
+import errno
 import functools
 import json
+import os
 import pathlib
 
 import jax
@@ -181,6 +183,30 @@ def test_a_damaged_image_changes_no_name(runs, tmp_path, capsys):
   assert 'a/x.png is not an image' in capsys.readouterr().err
   names = sorted(path.name for path in (tmp_path / 'out').iterdir())
   assert names == ['x_2_labels.png', 'x_2_overlay.png']
+
+
+def test_a_picture_that_cannot_be_written_loses_no_results(
+    runs, tmp_path, monkeypatch, capsys
+):
+  write = segmentation_map.SegmentationMap.write
+
+  def full(found, path):
+    if path.name == 'b':
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write(found, path)
+
+  monkeypatch.setattr(segmentation_map.SegmentationMap, 'write', full)
+  (tmp_path / 'in').mkdir()
+  image = PIL.Image.fromarray(tiny_segments.SPLITS['val'].images[0])
+  long = 'c' * 238  # with `_overlay.png`, 250 of at most 255
+  for name in ('a', 'b', long):
+    image.save(tmp_path / 'in' / f'{name}.png')
+  argv = ['predict', str(runs[1]), f'{tmp_path}/in', f'--out={tmp_path}/out']
+  assert commands.main([*argv, '--json']) == 1
+  printed = capsys.readouterr()
+  assert 'b.png: not drawn: No space left on device' in printed.err
+  written = [one['written'] for one in json.loads(printed.out)]
+  assert [len(names) for names in written] == [2, 0, 2]
 
 
 def test_where_the_images_go_is_checked_first(
