@@ -62,10 +62,10 @@ def evaluate_run(
   Returns:
     The report that was written. Its default file for a run is
     `evaluation_SPLIT_STEP.json` in the run folder. The names of the data set
-    and its folder precede the split if they are not the run's, `_ema` follows the step for the EMA, and a
-    given image size adds `_Npx` at the end. Reports on other weights go to the
-    current folder, so that an exported folder stays unchanged; the path of the
-    weights and the data set precede the split.
+    and its folder precede the split if they are not the run's, `_ema` follows
+    the step for the EMA, and a given image size adds `_Npx` at the end. Reports
+    on other weights go to the current folder, so that an exported folder stays
+    unchanged; the path of the weights and the data set precede the split.
 
   Raises:
     UserError: If the weights or the data are unsuitable, or logits are not
