@@ -118,8 +118,8 @@ def _check_progress(run):
   """Refuses a start that would leave out or repeat steps of the run.
 
   Raises:
-    UserError: If the run shall end before its newest checkpoint, or is already
-      summarised after a later one, which is missing.
+    UserError: If the run shall end before its newest checkpoint, or was summed
+      up after a later one, which is missing or damaged.
   """
   step, schedule = _newest_step(run), run.schedule
   if step > schedule.stop_step:
@@ -134,8 +134,8 @@ def _check_progress(run):
   if summed_up > step > 0:
     raise UserError(
         f'the summary of {run.folder} is of step {summed_up:,}, but its newest '
-        f'checkpoint is of step {step:,}: put the later ones back, or remove '
-        f'summary.json to train again from step {step:,}'
+        f'intact checkpoint is of step {step:,}: put the later ones back, or '
+        f'remove summary.json to train again from step {step:,}'
     )
 
 
