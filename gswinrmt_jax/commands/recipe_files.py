@@ -12,6 +12,7 @@ import ml_collections
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import did_you_mean, UserError
+from gswinrmt_jax.terminal import printable
 
 _KINDS = {
     bool: 'True or False',
@@ -134,7 +135,8 @@ def _override(config, overrides):
       raise UserError(_one_line(error)) from error
     name = max(named, key=len)  # One name may begin another.
     said = given[name] if len(given[name]) < 99 else f'{given[name][:99]} ...'
-    raise UserError(f'{said}: must be {_KINDS[kinds[name]]}') from error
+    kind = _KINDS[kinds[name]]
+    raise UserError(f'{printable(said)}: must be {kind}') from error
   return values.config
 
 

@@ -165,6 +165,11 @@ def test_mistakes_are_one_line(call, said):
   assert len(message) < 300, message
 
 
+def test_a_value_with_a_line_break_is_one_line():
+  with pytest.raises(UserError, match=r'batch_size=\\n: must be a whole'):
+    recipe_files.load('digits_rmt', ['--config.batch_size=\n'])
+
+
 def test_a_mistake_in_a_recipe_file_shows_its_line(tmp_path):
   path = tmp_path / 'broken.py'
   path.write_text('def get_config(arg=None):\n  return recipe\n')
