@@ -108,8 +108,8 @@ def adapt(
     batch_size = min(batch_size, 128)
   seen, least = (10_000, 10) if config.init_from else (30_000, 30)
   if 'num_epochs' not in given:
-    num_epochs = max(least, math.ceil(seen / images))
-    num_epochs *= not config.num_steps
+    fitting = max(least, math.ceil(seen / images))
+    num_epochs = 0 if config.num_steps else fitting
   epochs = num_epochs or math.ceil(config.num_steps * batch_size / images)
   warmup, rate = config.optimizer.warmup_epochs, config.optimizer.learning_rate
   if 'optimizer.warmup_epochs' not in given:

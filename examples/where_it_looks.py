@@ -43,6 +43,8 @@ def main() -> None:
   height, width = loaded.image_size
   look = jax.jit(lambda image: _look(loaded, image))
   boxes = {name: box for name, box in boxes.items() if name.startswith('test/')}
+  if not boxes:
+    parser.error(f'{args.images}/boxes.json has no test images')
   found = []
   for name, box in boxes.items():
     stages = jax.device_get(look(loaded.preprocess(args.images / name)))
@@ -94,7 +96,7 @@ def _look(loaded, image):
 
 
 def _scores(cam, gate, size, box):
-  """Returns hit, its chance, emptiness, and gate in the box and elsewhere.
+  """Returns hit, chance of a hit, emptiness, gate in the box and elsewhere.
 
   Without tokens there, a gate is NaN; without a gate, it is left out.
   """

@@ -19,8 +19,6 @@ import zlib
 from gswinrmt_jax.runs import metrics_log
 
 _PLACES = ('--workdir', '--config.data.dir')
-_NAMED = ('--config.data.name', '--config.data.label_maps')
-_INIT_FROM = '--config.init_from'
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -83,14 +81,18 @@ def _origin(place: str) -> str:
 
 def _without_places(words: Iterable[str]) -> Iterator[str]:
   """Yields a command's words but for options with the paths of the run."""
+  named = {
+      '--config.data.name': _name,
+      '--config.data.label_maps': _name,
+      '--config.init_from': _origin,
+  }
   rest = iter(words)
   for word in rest:
     name, given, value = word.partition('=')
     name = f'--{name.lstrip("-")}'  # One dash is enough for `train`.
-    if name in (*_NAMED, _INIT_FROM):
+    if name in named:
       value = value if given else next(rest, '')
-      named = _origin if name == _INIT_FROM else _name
-      yield f'{name}={named(value)}'
+      yield f'{name}={named[name](value)}'
     elif name in _PLACES:
       if not given:
         next(rest, None)  # its value, after a space

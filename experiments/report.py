@@ -95,7 +95,7 @@ def _section(setting: Setting, settings: Sequence[Setting]) -> list[str]:
   # With a recipe, the protocol says how it differs from that.
   apart = '' if setting.recipe else tables.apart(setting, settings)
   if apart:
-    parts.append(f'Of the settings with this title, it is the one of {apart}.')
+    parts.append(f'Among the settings with this title, this one has {apart}.')
   benchmark = setting.benchmark
   if benchmark:
     parts += [

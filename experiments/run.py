@@ -172,8 +172,8 @@ def _check_design(entry, recipe, config):
   )
   if first != second:
     raise UserError(
-        f'--config.model would make {second} of {first}, whose folder is named '
-        f'{entry.name}: change the bases in configs/ablation.py instead'
+        f'--config.model would turn {first} into {second}, but the folder is '
+        f'named {entry.name}: change the bases in configs/ablation.py instead'
     )
 
 

@@ -185,14 +185,17 @@ def _classify(args, images, weights, terminal):
 
 
 def _drawn(args, found, images, folder, terminal):
-  """Yields predictions, once printed, and the pictures written of each."""
+  """Yields predictions, once printed, and the pictures written of each.
+
+  A picture that cannot be written is named; the others are drawn.
+  """
   paths = _paths(folder, images)
   for one in found:
     if not args.json:
       _print(one)
     written = []
     try:
-      written += [str(path) for path in one.write(paths[one.image])]
+      written = [str(path) for path in one.write(paths[one.image])]
       terminal.say(f'{one.image}: {" and ".join(written)}')
     except OSError as error:  # The name may be too long, the disk full.
       terminal.end_line()
@@ -226,11 +229,11 @@ def _detect(args, images, weights, terminal):
   least = _LEAST if args.least_score is None else args.least_score
   found = _predict_each(loaded, images, terminal, least)
   drawn = _drawn(args, found, images, folder, terminal)
-  undrawn = []
+  pictures = []
 
-  def predictions():
+  def predictions():  # one at a time: their masks may fill memory
     for one, written in drawn:
-      undrawn.extend([] if written else [one.image])
+      pictures.extend(written)
       yield one
 
   contents = detections.to_coco(predictions(), loaded.class_names)
@@ -246,7 +249,7 @@ def _detect(args, images, weights, terminal):
       f'{folder / _OBJECTS}'
       + f'; none of at least --least-score {least:g}' * (not number)
   )
-  return count - len(undrawn)
+  return len(pictures)  # one an image
 
 
 def _folder(args, images, ends, model, *names):

@@ -340,7 +340,8 @@ def _write_onnx(weights, path):
     (logits,) = session.run(None, {name: sample_pixels(weights)})
   except OSError:
     raise
-  except Exception as error:  # UperNet's pooling with any number of images
+  # Of the converter's or the runtime's own kinds, as for UperNet's pooling.
+  except Exception as error:
     said = str(error).strip().splitlines() or [type(error).__name__]
     raise UserError(
         f'{weights.origin} cannot be converted to ONNX ({said[0][:160]}): '

@@ -199,8 +199,8 @@ def _results(weights, data) -> Iterator[str]:
   splits = weights.card.figures.get('splits', {})
   measured = {split for _, split, *_ in _measured(weights)}
   images = ''.join(
-      f'; {kind} on {splits[split]}'
-      for split, kind in (('val', 'validation'), ('test', 'test'))
+      f'; {label} on {splits[split]}'
+      for split, label in (('val', 'validation'), ('test', 'test'))
       if split in measured and splits.get(split)
   )
   yield (

@@ -76,8 +76,8 @@ class Devices:
     multiple = 2 * parts if pairs and parts > 1 else parts
     if batch_size % multiple:
       # The batch size of a run that has begun cannot change.
-      fewer = '; or use fewer devices (CUDA_VISIBLE_DEVICES)'
-      fewer *= self._count > 1
+      several = self._count > 1
+      fewer = '; or use fewer devices (CUDA_VISIBLE_DEVICES)' if several else ''
       raise UserError(
           f'config.batch_size is {batch_size}: must be a multiple of '
           f'{multiple}, {"two images" if pairs else "an image"} for each of '

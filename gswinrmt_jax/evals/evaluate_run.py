@@ -10,7 +10,12 @@ import jax
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import class_folders, datasets, segmentation
+from gswinrmt_jax.data import (
+    class_folders,
+    datasets,
+    prepared,
+    segmentation,
+)
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
@@ -21,8 +26,8 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
-# Defaults for weights that do not come from a run.
 _LONGEST = 150  # bytes of the words in the name of a report
+# Defaults for weights that do not come from a run.
 _BATCH_SIZES = {'classification': 100, 'segmentation': 8, 'detection': 8}
 
 
@@ -265,10 +270,6 @@ def _scores(weights, records, batch_size, terminal, mirror=False):
   return scores['']
 
 
-def _same_path(one, other):
-  return os.path.realpath(one) == os.path.realpath(other)
-
-
 def report_path(
     kind: str,
     source: str | pathlib.Path,
@@ -295,8 +296,10 @@ def report_path(
   """
   folder, words = weights.folder, [data]
   own = weights.recipe and weights.recipe.data
-  if own and data_dir and not _same_path(data_dir, own.dir):
-    words.append(pathlib.Path(os.path.abspath(data_dir)).name)
+  if own and data_dir:
+    root, run_s = map(prepared.data_root, (data_dir, own.dir))
+    if root.resolve() != run_s.resolve():
+      words.append(root.name)
   if weights.recipe is None:
     folder = pathlib.Path()
     source = pathlib.Path(os.path.abspath(str(source).removeprefix(hub.PREFIX)))

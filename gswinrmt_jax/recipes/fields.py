@@ -51,7 +51,7 @@ _DROPS = _is('optimizer.schedule', 'drops')
 _FALLING = _is('optimizer.schedule', 'cosine', 'epochs', 'poly')
 _WARMUP = _above_0('optimizer.warmup_epochs', 'optimizer.warmup_steps')
 _DECAYING = _above_0('optimizer.weight_decay')
-_SCALED = When(
+_DECAYING_LAYER_SCALE = When(
     f'{_DECAYING.needs} and model.layer_scale above 0',
     # In a recipe, None is the named model's.
     lambda config: (
@@ -462,7 +462,9 @@ FIELDS: Mapping[str, Field] = {
         when=_DECAYING,
     ),
     'optimizer.decay_layer_scale': _common(
-        False, 'apply weight decay to LayerScale, too', when=_SCALED
+        False,
+        'apply weight decay to LayerScale, too',
+        when=_DECAYING_LAYER_SCALE,
     ),
     'optimizer.freeze': _common(
         '',

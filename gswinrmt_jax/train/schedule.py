@@ -155,7 +155,7 @@ def _mixed_epochs(config, num_epochs):
   if augment.mix_off_epochs >= num_epochs:
     raise UserError(
         f'config.augment.mix_off_epochs is {augment.mix_off_epochs}: must be '
-        f'below {num_epochs}, the epochs of this run, or 0 '
-        '(config.augment.mix_prob=0 mixes nothing)'
+        f'below {num_epochs}, the epochs of this run; '
+        'config.augment.mix_prob=0 turns mixing off'
     )
   return num_epochs - augment.mix_off_epochs

@@ -118,7 +118,7 @@ def _check_progress(run):
   """Refuses a start that would leave out or repeat steps of the run.
 
   Raises:
-    UserError: If the run shall end before its newest checkpoint, or was summed
+    UserError: If the run is to end before its newest checkpoint, or was summed
       up after a later one, which is missing or damaged.
   """
   step, schedule = _newest_step(run), run.schedule

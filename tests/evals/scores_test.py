@@ -409,7 +409,9 @@ def test_exports_of_two_runs_have_reports_of_their_own(tmp_path, monkeypatch):
   assert found.name == 'eval_x_y_d_test.json'
 
 
-def test_other_folders_of_data_have_a_report_of_their_own(tmp_path):
+def test_other_folders_of_data_have_a_report_of_their_own(
+    tmp_path, monkeypatch
+):
   recipe = recipes.digits('rmt_compact')
   recipe.data.name, recipe.data.dir = 'd', str(tmp_path)
   weights = types.SimpleNamespace(
@@ -424,6 +426,10 @@ def test_other_folders_of_data_have_a_report_of_their_own(tmp_path):
   assert name('d', str(tmp_path)) == 'eval_test_7.json'
   assert name('d', '/x/jpeg') == 'eval_jpeg_test_7.json'
   assert name('e', '/x/jpeg') == 'eval_e_jpeg_test_7.json'
+  # The default folder may be named, too.
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  recipe.data.dir = ''
+  assert name('d', str(tmp_path)) == 'eval_test_7.json'
 
 
 def test_long_paths_have_names_that_can_be_written():

@@ -278,7 +278,7 @@ def test_ctrl_c_is_one_line(capsys, tmp_path, monkeypatch):
         (['table5', '--config.sed=3'], 'did you mean --config.seed'),
         (
             ['ablation-cifar10', '--config.model.window_size=4'],
-            '--config.model would make bare,window_4 of bare, whose folder is ',
+            '--config.model would turn bare into bare,window_4, but the folder',
         ),
     ],
 )

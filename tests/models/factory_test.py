@@ -156,6 +156,13 @@ def test_the_stem_sets_the_strides():
     dataclasses.replace(named.MODELS['rmt_deit_s'], stem_strides=(2, 1, 1, 1))
 
 
+def test_the_convolutional_stem_begins_with_half_of_the_first_width():
+  fields = {'num_heads': (1, 4, 8, 16), 'rotary': 'none'}
+  architecture.Architecture(widths=(2, 128, 256, 512), **fields)
+  with pytest.raises(ValueError, match=r'widths\[0\] must be at least 2'):
+    architecture.Architecture(widths=(1, 128, 256, 512), **fields)
+
+
 def test_an_odd_head_is_fine_without_rotation():
   architecture.Architecture(widths=(6, 128, 256, 512), rotary='none')
 
