@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -15,7 +14,6 @@ import gswinrmt_jax
 from gswinrmt_jax import ops
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import drawing, maps
-from gswinrmt_jax.models import attention, named
 from gswinrmt_jax.ops import positions
 
 # The stages have 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point lies in
@@ -123,6 +121,7 @@ def _finite_difference_cam(out, tree, config, stage, label):
             None,
             {'cam_stage': 2},
         ),
+        ('swat', {'window_size': 3}, None, {'cam_stage': 2}),
     ],
 )
 def test_maps_are_those_of_the_equations(
@@ -150,7 +149,7 @@ def test_maps_are_those_of_the_equations(
     np.testing.assert_allclose(
         stage_maps.kernel[:, 0, reach[1]], rates[-1] ** reach[0], rtol=1e-5
     )
-    if system == 'rmt':
+    if 'gate' not in parameters:
       assert stage_maps.gate is None
     else:
       gate = oracle.sigmoid(oracle.dense(parameters['gate'], x))[0].mean(-1)
@@ -247,79 +246,6 @@ def test_images_that_are_none_are_refused():
       maps.compute(_model('rmt'), {}, image)
   with pytest.raises(ValueError, match='at least 32x32'):
     maps.compute(_model('rmt'), {}, np.zeros((8, 40, 3), np.float32))
-
-
-# With windows of 3 on 5 x 7 tokens, both axes have partial windows.
-H, W, N, D = 5, 7, 3, 4
-C = N * D
-RATES = np.array([[0.5, 0.8, 0.9], [0.7, 0.6, 0.95]])
-
-
-def _attention(name, *, stage=0, shifted=True, **fields):
-  """Returns a parameter-free attention, and its inputs."""
-  arch = dataclasses.replace(
-      named.MODELS[f'{name}_compact'],
-      widths=(C,) * 4,
-      num_heads=(N,) * 4,
-      window_size=0 if name == 'rmt' else 3,
-      **fields,
-  )
-  module = attention.Attention(arch, stage, shifted, jnp.float32)
-  rng = np.random.default_rng(0)
-  query, key, value = jnp.float32(rng.normal(size=(3, 1, H, W, C)))
-  rates = RATES[:1] if stage == 3 and arch.full_stages else RATES
-  return module, query, key, value, rates
-
-
-def _look(module, query, key, value, rates):
-  """Returns the output, and the weights of a token as a function of it."""
-  log_decay = jnp.float32(np.log(rates))
-
-  @jax.jit
-  def both(query, key, value):
-    weights = module.weights(query, key, log_decay)
-    return module.attend(query, key, value, log_decay), weights
-
-  out, weights = both(query, key, value)
-  return out, jax.jit(
-      lambda token: maps.effective_weights(weights, value.shape, token)
-  )
-
-
-@pytest.mark.parametrize(
-    ('name', 'options'),
-    [
-        ('retention', {'shifted': False}),
-        ('swat', {}),
-        ('rmt', {'stage': 3}),
-    ],
-)
-def test_weights_are_those_of_the_equations(name, options):
-  """For an inner token, and one in the last partial window of both axes."""
-  module, query, key, value, rates = _attention(name, **options)
-  out, look = _look(module, query, key, value, rates)
-  query, key = np.asarray(query[0]), np.asarray(key[0])
-  for token in ((2, 3), (H - 1, W - 1)):
-    weights = look(token)
-    expected = weight_loops.row(
-        name,
-        query.reshape(H, W, N, D),
-        key.reshape(H, W, N, D),
-        rates,
-        token,
-        window=None if name == 'rmt' else 3,
-        shift=1 if options.get('shifted', True) else 0,
-    )
-    assert weights.shape == (1, N, H, W)
-    np.testing.assert_allclose(weights[0], expected, atol=1e-6)
-    assert not weights[0][expected == 0].any()
-    # Applied to the values, the weights give the output.
-    heads = np.asarray(value)[0].reshape(H, W, N, D)
-    np.testing.assert_allclose(
-        np.einsum('nHW,HWnd->nd', weights[0], heads).ravel(),
-        out[0, token[0], token[1]],
-        atol=1e-5,
-    )
 
 
 def test_mean_distance_by_hand():
