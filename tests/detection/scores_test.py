@@ -1,6 +1,5 @@
 """Tests average precision against pycocotools' own numbers."""
 
-import functools
 import json
 import pathlib
 
@@ -149,22 +148,6 @@ def test_masks_that_are_not_finite_are_counted():
     )
     collector.add({**outputs, 'masks': masks})
   assert collector.scores()['not_finite'] == 6
-
-
-def test_a_score_of_masks_has_a_name_of_its_own(monkeypatch):
-  """Also if it has no 'ap' in its name."""
-  own = {'recall': detection._SCORES['ap50']}
-  monkeypatch.setattr(detection, '_SCORES', detection._SCORES | own)
-  with np.load(_COCO) as file:
-    truth, found = (
-        json.loads(str(file[f'coco/{name}_json']))
-        for name in ('truth', 'detections')
-    )
-  of = functools.partial(detection.average_precision, truth, found)
-  boxes, masks = of('bbox'), of('segm', prefix='mask_')
-  assert {'recall', 'ap', 'class_ap'} <= boxes.keys()
-  assert {'mask_recall', 'mask_ap', 'class_mask_ap'} <= masks.keys()
-  assert not boxes.keys() & masks.keys()
 
 
 def test_without_detections_and_without_objects():

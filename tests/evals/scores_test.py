@@ -161,28 +161,6 @@ def test_pixels_whose_logits_are_not_finite_are_wrong():
   )
 
 
-def test_a_split_that_is_parted_gives_the_same_figures():
-  rng = np.random.default_rng(0)
-  logits, label = rng.normal(size=(11, 7)), rng.integers(7, size=11)
-  whole = _report(logits, label, np.ones(11, np.float32))
-  parts = [
-      _batch_sums(
-          jnp.asarray(logits[rows], jnp.float32),
-          jnp.asarray(label[rows]),
-          jnp.ones(len(label[rows])),
-      )
-      for rows in (slice(0, 4), slice(4, 11))
-  ]
-  sums = jax.tree.map(lambda a, b: np.asarray(a, float) + b, *parts)
-  for name, value in classification.scores(sums).items():
-    np.testing.assert_allclose(
-        np.array(value, float),  # a class without images has None
-        np.array(whole[name], float),
-        rtol=1e-5,
-        err_msg=name,
-    )
-
-
 def test_table_names_every_figure_and_class():
   report = _report(np.log(PROBABILITIES), LABEL, MASK)
   text = classification.table(report, ('cat', 'dog', 'aeroplane'))
@@ -191,22 +169,6 @@ def test_table_names_every_figure_and_class():
     assert word in text
   wide = classification.table(report, [f'class{i}' for i in range(100)])
   assert 'class0' not in wide
-
-
-def test_a_mean_over_some_of_the_classes_says_so():
-  report = {
-      'images': 1,
-      'mean_iou': 1.0,
-      'pixel_accuracy': 1.0,
-      'mean_accuracy': 1.0,
-      'loss': 0.1,
-      'class_iou': [1.0, None],
-      'class_accuracy': [1.0, None],
-  }
-  said = 'mean IoU is over 1 of 2 classes: the others have no pixels'
-  assert said in segmentation.table(report, ['a', 'b'])
-  report |= {'class_iou': [1.0, 1.0], 'class_accuracy': [1.0, 1.0]}
-  assert 'is over' not in segmentation.table(report, ['a', 'b'])
 
 
 def _variables(shape=(6, 7, 3)):

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import random_variables
 
-from gswinrmt_jax import files, ops
+from gswinrmt_jax import files
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
@@ -154,19 +153,6 @@ class TestAnalyze:
     with pytest.raises(UserError, match="gate_fn='swish': analyze takes sig"):
       _analyzed('retention_compact', gate_fn='swish')
 
-  def test_the_sign_of_a_form_of_ones_own_decides(self, monkeypatch):
-    def squares(scores, decay, mask, size):
-      return scores**2 / size
-
-    def signed(scores, decay, mask, size):
-      return scores / size
-
-    monkeypatch.setitem(ops.FORMS, 'squares', squares)
-    monkeypatch.setitem(ops.FORMS, 'signed', signed)
-    attention.check(Architecture(score_fn='squares'))
-    with pytest.raises(UserError, match="score_fn='signed'"):
-      attention.check(Architecture(score_fn='signed'))
-
 
 class TestGroups:
   """Token rows 0 to 2 of 8 have flat windows; the tests mark their values."""
@@ -205,24 +191,17 @@ class TestGroups:
     assert total.sum(0).tolist() == [3 * 56, 2 * 3 * 56]
 
   def test_what_the_gate_passes(self, stage):
-    gate = np.full((3, 8, 7, 8), 0.75)
-    gate[:, :3] = 0.05
+    gate = np.full((3, 8, 7, 8), 0.11)
+    gate[:, :3] = 0.09
     stage.see_gate(False, gate, gate * 2)
     (total, count), (left, whole) = (
         stage._sums[name] for name in ('gate closed', 'passed')
     )
     np.testing.assert_array_equal(total[0], count[0])
     assert total[1 : attention.DECILES].sum() == 0
-    np.testing.assert_allclose(left[0] / whole[0], 0.05)
+    np.testing.assert_allclose(left[0] / whole[0], 0.09)
     rest = slice(1, attention.DECILES)
-    np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.75)
-
-  def test_a_gate_below_a_tenth_is_closed(self, stage):
-    gate = np.full((3, 8, 7, 8), 0.11)
-    gate[:, :, :, :2] = 0.09
-    stage.see_gate(False, gate, gate)
-    total, count = stage._sums['gate closed']
-    np.testing.assert_allclose(total.sum() / count.sum(), 2 / 8)
+    np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.11)
 
   def test_a_value_of_either_sign_below_a_tenth_of_the_mean_is_closed(
       self, stage
@@ -425,19 +404,6 @@ def test_effective_rank_counts_equal_directions():
   assert attention.effective_rank(np.diag([3.0, 3, 0, 0])) == pytest.approx(2)
 
 
-def test_gate_of_ones_leaves_the_rank():
-  def change(params):
-    for stage in ('stage1', 'stage2'):
-      for block in params[stage].values():
-        block['attention']['gate']['kernel'][...] = 0
-        block['attention']['gate']['bias'][...] = 2
-    return params
-
-  rank = _analyzed('retention_compact', change)[1]['rank']
-  assert rank['gated'] == pytest.approx(rank['plain'], rel=1e-6)
-  assert 1 < rank['plain'] < rank['most'] == 8
-
-
 def test_a_pass_of_one_key_does_not_hide_the_other():
   passes = {'height': [[None, 0.5, None]], 'width': [[0.25, 1.0, None]]}
   assert analysis._mean(passes) == [0.25, 0.75, None]
@@ -511,9 +477,6 @@ def test_every_model_is_checked_before_the_first_is_measured(
     found = load(pathlib.Path('digits_small'), **how)
     if path.name == 'first':
       return found
-    if path.name == 'diverged':
-      broken = jax.tree.map(lambda x: x * np.nan, found.variables)
-      return dataclasses.replace(found, variables=broken)
     card = dataclasses.replace(
         found.card, fields={**found.card.fields, 'score_fn': 'linear'}
     )
@@ -525,8 +488,6 @@ def test_every_model_is_checked_before_the_first_is_measured(
   )
   with pytest.raises(UserError, match="score_fn='linear'"):
     analysis.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
-  with pytest.raises(UserError, match='has values that are not finite'):
-    analysis.analyze_runs(['first', 'diverged'], data='digits', out=tmp_path)
 
 
 def test_images_are_read_in_batches_up_to_their_number():
