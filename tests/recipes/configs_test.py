@@ -149,22 +149,6 @@ def test_builds(name):
   assert _parameters(name) == (COUNTS | SEGMENTERS | DETECTORS)[name]
 
 
-@pytest.mark.parametrize('name', SEGMENTERS)
-def test_a_segmenter_is_trained_on_pixels(name):
-  config = recipes.resolve(_load(name))
-  steps = schedule.from_config(config, SIZES[config.data.name])
-  released = {'ade20k_fpn': 80_000, 'ade20k_uper': 160_000, 'camvid': 2_752}
-  assert steps.total_steps == steps.stop_step == released[name.split(':')[0]]
-  assert steps.validated_epochs[steps.total_steps] == steps.num_epochs
-  loss = losses.from_config(config, None)
-  auxiliary = 0.4 if 'uper' in name else 0
-  assert loss.func is losses.pixel_loss
-  assert loss.keywords == {
-      'mean_over': 'labelled' if 'camvid' in name else 'all',
-      'auxiliary_weight': auxiliary,
-  }
-
-
 # A smoke run changes every recipe in the same way, so that one recipe of a file
 # and of a task will do.
 @pytest.mark.parametrize(

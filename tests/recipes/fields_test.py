@@ -259,14 +259,6 @@ def test_a_head_that_a_segmenter_lacks_is_refused(field, value, said):
   recipes.resolve(config)
 
 
-def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
-  smoke = recipe_files.load('imagenet_rmt:l,smoke', [])
-  assert smoke.data.name == 'digits' and smoke.batch_size == 64
-  assert smoke.optimizer.learning_rate == pytest.approx(5e-4 / 8)
-  assert smoke.ema_decay and smoke.optimizer.schedule == 'epochs'
-  assert smoke.model.widths == (8, 8, 16, 16)
-
-
 def test_the_smoke_run_of_a_recipe_of_ones_own_is_valid():
   config = recipes.cifar10('retention_compact')
   config.init_from, config.optimizer.freeze = 'cifar10_small', 'stage1'
