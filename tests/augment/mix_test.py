@@ -141,16 +141,6 @@ def test_cutmix_counts_the_pixels_that_stayed(mixed):
   np.testing.assert_allclose(targets[:, 4], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('alphas', [(0.8, 0.0), (0.0, 0.8)])
-def test_the_only_one_that_is_on_is_always_used(alphas):
-  cut = jax.jit(
-      lambda key: mix.draw_lambda(
-          key, mixup_alpha=alphas[0], cutmix_alpha=alphas[1]
-      )[1]
-  )
-  assert all(cut(jax.random.key(i)) == (alphas[1] > 0) for i in range(8))
-
-
 def test_a_share_of_the_batches_is_mixed():
   """The probability must not change the other draws."""
   image, target, every, targets = _mixtures(1.0)

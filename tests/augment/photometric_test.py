@@ -81,18 +81,3 @@ def test_what_is_drawn():
   for one, other in itertools.combinations(range(4), 2):
     both = amounts[:, done[one] & done[other]]  # about 1000
     assert abs(np.corrcoef(both[one], both[other])[0, 1]) < 0.15
-
-
-def test_each_image_has_its_own_draws_from_the_key_alone():
-  image = np.random.default_rng(1).uniform(0, 255, (1, 3, 4, 3))
-  image = image.repeat(8, 0).astype(np.float32)
-
-  @jax.jit
-  def distort(key, image):
-    return photometric.distort(image, photometric.draw(key, len(image)))
-
-  got = np.asarray(distort(jax.random.key(3), image))
-  assert len(np.unique(got.reshape(8, -1), axis=0)) > 4
-  assert 0 <= got.min() and got.max() <= 255
-  np.testing.assert_array_equal(got, distort(jax.random.key(3), image))
-  assert not np.array_equal(got, distort(jax.random.key(4), image))
