@@ -261,11 +261,6 @@ def with_argument(
   if argument != 'smoke':
     names = (*words, *(_READINGS if table2 else ()), 'smoke')
     known = ', '.join(f"'{name}'" for name in names)
-    if {*argument.split(',')} <= {*names}:
-      raise UserError(
-          f"argument '{argument}' is repeated or out of order: the order is "
-          f'{known}'
-      )
     raise UserError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
   narrow = {

@@ -284,10 +284,6 @@ def test_the_argument_is_smoke_or_refused():
   assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
   with pytest.raises(UserError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
-  with pytest.raises(
-      UserError, match=r"'smoke,deit' is repeated or out of order: .* 'deit', "
-  ):
-    recipes.with_argument(config, 'smoke,deit', table2=True)
 
 
 def test_the_model_of_the_argument_is_known_or_refused():
