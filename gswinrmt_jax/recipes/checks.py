@@ -11,8 +11,6 @@ from gswinrmt_jax.recipes.fields import FIELDS
 
 # The first field of each pair must not exceed the second.
 _AT_MOST = {
-    'stop_after_epochs': 'num_epochs',
-    'augment.mix_off_epochs': 'num_epochs',
     'optimizer.warmup_learning_rate': 'optimizer.learning_rate',
     'optimizer.final_learning_rate': 'optimizer.learning_rate',
 }
@@ -59,7 +57,7 @@ def _check_together(config):
   data = config.data
   for path, other in _AT_MOST.items():
     value, most = config[path], config[other]
-    if value > most and not (other == 'num_epochs' and config.num_steps):
+    if value > most:
       refuse(path, value, f'at most config.{other}, {most}')
   if bool(config.num_epochs) == bool(config.num_steps):
     raise UserError(
@@ -69,9 +67,6 @@ def _check_together(config):
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two step numbers'
     refuse('profile_steps', config.profile_steps, wanted)
-  # Bounds `image_size / eval_crop`, the size that images are resized to.
-  if 0 < data.eval_crop < 0.1:
-    refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
   longer, shorter = data.fit_within
   if longer < shorter or bool(longer) != bool(shorter):
     refuse(

@@ -102,7 +102,6 @@ def test_other_arguments_are_refused():
             'erase_aspect is .* two numbers above 0',
         ),
         ({'mix_prob': 1.5}, 'mix_prob is 1.5: must be from 0 to 1'),
-        ({'mix_off_epochs': 51}, 'must be at most config.num_epochs, 50'),
     ],
 )
 def test_values_that_cannot_be_are_refused(changes, text):
