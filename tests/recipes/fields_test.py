@@ -227,10 +227,7 @@ def test_the_skeleton_without_attention_takes_the_values_as_they_are():
     ('field', 'value', 'said'),
     [
         ('label_smoothing', 0.1, 'must be 0.0 for a segmenter'),
-        ('augment.mixup_alpha', 0.8, 'must be 0.0 for a segmenter'),
-        ('augment.rand_augment_ops', 2, 'must be 0 for a segmenter'),
         ('data.storage', 'memory', "must be 'decode' for a segmenter"),
-        ('data.image_size', 224, 'must be 0 for a segmenter'),
         ('accumulate_steps', 2, "1 unless config.segmenter.mean_over='all'"),
         ('data.fit_within', (180, 240), 'the longer side first'),
     ],
@@ -335,15 +332,7 @@ def _with(field, value):
   return config
 
 
-def test_every_field_is_declared_once():
-  config = recipes.cifar10('rmt_compact')
-  fields = {
-      field
-      for field, _ in recipe_files.leaves(config)
-      if field == 'model.name' or not field.startswith('model.')
-  }
-  assert fields == recipes.FIELDS.keys()
-  recipes.check(config)
+def test_every_field_has_a_meaning_and_an_allowed_default():
   for path, field in recipes.FIELDS.items():
     assert field.meaning, path
     assert path == 'model.name' or not field.wanted(field.default), path
@@ -354,7 +343,6 @@ def test_every_field_is_declared_once():
     [
         ('seed', '7', "config.seed is '7': must be a whole number, from 0 to"),
         ('seed', True, 'whole number'),
-        ('seed', 1.0, 'whole number'),
         ('seed', 2**32, 'seed is 4294967296: must be from 0 to 4,294,967,295'),
         ('batch_size', 0, 'batch_size is 0: must be at least 1'),
         ('log_every_steps', 2**31, 'at most 2,147,483,647'),
@@ -363,49 +351,29 @@ def test_every_field_is_declared_once():
         ('data.dir', '\ud800', 'must be text'),
         ('data.name', 'x' * 1025, r'x \.\.\.: must be text'),
         ('data.storage', 'ram', "'ram': must be 'memory' or 'disk' or"),
-        ('data.workers', -1, 'workers is -1: must be from 0 to 1,024'),
         ('augment.flip', 1, 'augment.flip is 1: must be True or False'),
         ('augment.erase_prob', 1.5, 'must be from 0 to 1'),
         ('ema_decay', 'a', "ema_decay is 'a': must be a number"),
-        ('ema_decay', False, 'must be a number'),
         ('ema_decay', 1, 'must be at least 0 and below 1'),
         ('ema_decay', float('nan'), 'must be at least 0 and below 1'),
         ('optimizer.learning_rate', 1e39, 'must be a number'),
         ('optimizer.weight_decay', -0.05, 'must be at least 0'),
-        ('optimizer.b1', 1.0, 'below 1'),
-        ('optimizer.eps', 0.0, 'at least 1e-30'),
-        ('optimizer.schedule', 'cosin', "must be 'cosine' or 'epochs' or 'po"),
         ('optimizer.warmup_steps', 3, 'one of them must be 0'),
-        ('optimizer.decay', 'norms', "must be 'kernels' or 'all' or 'not_no"),
         ('num_steps', 3, 'set exactly one of them'),
         ('num_epochs', 0, 'set exactly one of them'),
-        ('segmenter.head', 'unet', "must be '' or 'fpn' or 'uper'"),
         ('segmenter.channels', 64, 'must be -1 without config.segmenter.head'),
-        ('augment.photometric', True, 'must be False without config.segment'),
         ('data.crop_size', (32,), 'two whole numbers, each from 1 to 4,096'),
         ('data.crop_size', (0, 32), 'two whole numbers, each from 1 to 4,096'),
-        ('data.crop_size', (32.0, 32), 'two whole numbers'),
         ('data.fit_within', (240, 0), r'two numbers above 0, or \(0, 0\)'),
         ('optimizer.warmup_learning_rate', 1.0, 'at most config.optimizer.le'),
-        ('optimizer.final_learning_rate', 1.0, 'at most config.optimizer.le'),
-        ('nan_policy', 'ignore', "must be 'stop' or 'skip'"),
-        ('compile_effort', 'none', "must be 'full' or 'quick'"),
         ('profile_steps', '1-2', 'must be FIRST:LAST'),
-        ('profile_steps', '5:', 'must be FIRST:LAST'),
-        ('data.crop_scale', (0.5,), 'must be two numbers'),
-        ('data.crop_scale', (0.5, 'a'), 'must be two numbers'),
-        ('data.crop_scale', 0.5, 'must be two numbers'),
         ('data.crop_scale', (0.5, 1.5), 'which is not above 1$'),
         ('data.crop_scale', (0.0, 1.0), 'two numbers above 0'),
         ('data.crop_ratio', (2.0, 1.0), 'not above the second$'),
         ('data.eval_crop', 0.5, 'eval_crop needs config.data.image_size'),
-        ('data.train_crop', 'centre', "must be 'resize' or 'random_resized'"),
         ('data.train_crop', 'random_resized', 'needs config.data.storage='),
-        ('data.repeats', 0, 'repeats is 0: must be at least 1'),
         ('data.repeats', 22, r'to a third of config\.batch_size, 64'),
-        ('remat', 'all', "must be 'none' or 'blocks' or 'elementwise'"),
         ('token_label_weight', 0.5, 'token labels need both'),
-        ('data.label_maps', 'maps', 'token labels need both'),
         ('model.widths', (8,) * 999, r'model.widths is \(8, .*not too long'),
         ('augment', 3, 'config.augment must be a group of fields'),
     ],
