@@ -12,7 +12,6 @@ import ml_collections
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import did_you_mean, UserError
-from gswinrmt_jax.terminal import printable
 
 _KINDS = {
     bool: 'True or False',
@@ -132,11 +131,10 @@ def _override(config, overrides):
   except (flags.Error, TypeError, ValueError) as error:
     named = [name for name in given if name in str(error)]
     if not named:
-      raise UserError(_one_line(error)) from error
+      raise
     name = max(named, key=len)  # One name may begin another.
-    said = given[name] if len(given[name]) < 99 else f'{given[name][:99]} ...'
     kind = _KINDS[kinds[name]]
-    raise UserError(f'{printable(said)}: must be {kind}') from error
+    raise UserError(f'{given[name]}: must be {kind}') from error
   return values.config
 
 
@@ -179,10 +177,6 @@ def _get_config(path, argument):
         f'{path}: get_config must return a ConfigDict, not {config!r:.80}'
     )
   return module, config
-
-
-def _one_line(error):
-  return ' '.join(str(error.args[0] if error.args else error).split())
 
 
 def nearest_field(path: str, paths: Iterable[str]) -> str:

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 import dataclasses
 import math
-import os
 from typing import Any
 
 from gswinrmt_jax.errors import did_you_mean, UserError
 
-LONGEST = 1024  # characters of a name or path
 _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
 
 # Sets of tasks, for `Field.tasks`.
@@ -87,7 +85,7 @@ class Field:
     if kind is bool:
       return '' if isinstance(value, bool) else 'True or False'
     if kind is str:
-      return '' if _is_text(value) else f'text of up to {LONGEST:,} characters'
+      return '' if isinstance(value, str) else 'text'
     if kind is tuple:
       return self._wanted_pair(value)
     if not _is_number(value, kind):
@@ -128,12 +126,6 @@ def task(config: Any) -> str:
   return next(dense, 'classification')
 
 
-def locate(config: Any, path: str) -> tuple[Any, str]:
-  """Returns the group that contains a field, and the field's name in it."""
-  section, _, name = path.rpartition('.')
-  return config.get(section, {}) if section else config, name
-
-
 def refuse(path: str, value: Any, wanted: str) -> None:
   """Raises an error saying what a field must be, unless `wanted` is empty."""
   if wanted:
@@ -146,14 +138,3 @@ def _is_number(value, kind):
   kinds = (int, float) if kind is float else int
   number = isinstance(value, kinds) and not isinstance(value, bool)
   return number and not (kind is float and abs(value) > _LARGEST[float])
-
-
-def _is_text(value):
-  """Returns whether the value could be a file name."""
-  if not isinstance(value, str) or len(value) > LONGEST or '\0' in value:
-    return False
-  try:
-    os.fsencode(value)
-  except UnicodeEncodeError:
-    return False
-  return True

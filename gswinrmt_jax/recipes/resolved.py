@@ -12,7 +12,7 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.field import locate, refuse, SECTIONS, task
+from gswinrmt_jax.recipes.field import refuse, SECTIONS, task
 from gswinrmt_jax.recipes.fields import FIELDS
 
 # Fields of earlier versions; they affected at most rounding.
@@ -198,7 +198,8 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   # JSON has no tuples, and a model with a list as a field is not hashable.
   fields = {**{name: {} for name in sections}, **_tuples(fields)}
   for path, declared in FIELDS.items():
-    group, name = locate(fields, path)
+    section, _, name = path.rpartition('.')
+    group = fields[section] if section else fields
     group.setdefault(name, declared.default)
   for name in _RETIRED:
     fields.pop(name, None)

@@ -346,10 +346,7 @@ def test_every_field_has_a_meaning_and_an_allowed_default():
         ('seed', 2**32, 'seed is 4294967296: must be from 0 to 4,294,967,295'),
         ('batch_size', 0, 'batch_size is 0: must be at least 1'),
         ('log_every_steps', 2**31, 'at most 2,147,483,647'),
-        ('data.name', 7, 'data.name is 7: must be text of up to 1,024'),
-        ('data.dir', 'a\0b', 'must be text'),
-        ('data.dir', '\ud800', 'must be text'),
-        ('data.name', 'x' * 1025, r'x \.\.\.: must be text'),
+        ('data.name', 7, 'data.name is 7: must be text$'),
         ('data.storage', 'ram', "'ram': must be 'memory' or 'disk' or"),
         ('augment.flip', 1, 'augment.flip is 1: must be True or False'),
         ('augment.erase_prob', 1.5, 'must be from 0 to 1'),
@@ -374,8 +371,6 @@ def test_every_field_has_a_meaning_and_an_allowed_default():
         ('data.train_crop', 'random_resized', 'needs config.data.storage='),
         ('data.repeats', 22, r'to a third of config\.batch_size, 64'),
         ('token_label_weight', 0.5, 'token labels need both'),
-        ('model.widths', (8,) * 999, r'model.widths is \(8, .*not too long'),
-        ('augment', 3, 'config.augment must be a group of fields'),
     ],
 )
 def test_a_value_that_a_field_cannot_have_is_one_line(field, value, said):
@@ -389,19 +384,11 @@ def test_a_value_that_a_field_cannot_have_is_one_line(field, value, said):
     [
         ('seed', 2**32 - 1),
         ('ema_decay', 0),
-        ('data.dir', '/a\udc80'),  # a name that is not UTF-8
         ('augment.erase_aspect', (1, 1.5)),
     ],
 )
 def test_a_value_at_the_edge_is_allowed(field, value):
   recipes.check(_with(field, value))
-
-
-def test_a_missing_field_is_named():
-  config = recipes.cifar10('rmt_compact').unlock()
-  del config.data['name']
-  with pytest.raises(UserError, match=r'config\.data\.name is missing'):
-    recipes.check(config)
 
 
 def test_an_old_config_is_read_without_the_fields_that_are_gone():
