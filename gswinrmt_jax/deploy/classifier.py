@@ -249,8 +249,7 @@ class LoadedClassifier(LoadedModel):
         takes the middle.
 
     Raises:
-      UserError: If the point is outside the image, or every stage has a single
-        token.
+      UserError: If the point is outside the image.
     """
     pixels = self.pixels(image)
     found = maps.compute(
