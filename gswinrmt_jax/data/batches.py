@@ -86,7 +86,7 @@ def train_batches(
       range(start_step, _ENDLESS),
       batch_size,
       share,
-      lambda row: {'row': np.int32(row)},
+      lambda place, row: {'row': np.int32(row)},
       generator=generator,
   )
 
@@ -99,15 +99,15 @@ def eval_batches(
 ) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of equal size.
 
-  The last batch is padded with blank records of mask 0, so sums weighted by the
-  mask count each record once. Images are decoded in threads: starting processes
-  for each pass takes longer than most passes.
+  The last batch is padded with the last record and mask 0, so sums weighted by
+  the mask count each record once. Images are decoded in threads: starting
+  processes for each pass takes longer than most passes.
 
   The arguments are those of `train_batches`.
 
   Yields:
     'mask' float32 [b], and what `gather` of the records or `OnTheFly.read`
-    returns, for rows that are n in the padding.
+    returns.
 
   Raises:
     UserError: If a record cannot be decoded.
@@ -115,11 +115,11 @@ def eval_batches(
   count = len(records)
   return _stream(
       records,
-      lambda index: min(index, count),
+      lambda index: min(index, count - 1),
       range(-(-count // batch_size)),
       batch_size,
       share,
-      lambda row: {'mask': np.float32(row < count)},
+      lambda place, row: {'mask': np.float32(place < count)},
   )
 
 
@@ -129,7 +129,7 @@ def _stream(
     steps: range,
     batch_size: int,
     share: tuple[int, int],
-    add: Callable[[Any], Batch],
+    add: Callable[[Any, Any], Batch],
     generator: Callable[[int], np.random.Generator] | None = None,
 ) -> Iterator[Batch]:
   """Yields batches of records.
@@ -140,8 +140,8 @@ def _stream(
     steps: Indices of the batches; batch s has the places s b to (s + 1) b - 1.
     batch_size: As in `train_batches`.
     share: As in `train_batches`.
-    add: Returns what batches have besides the arrays of the records, for a row
-      or several.
+    add: Returns what batches have besides the arrays of the records, for a
+      place and its row, or for several.
     generator: Returns the random generator of a place; None for evaluation.
   """
   import grain
@@ -155,15 +155,15 @@ def _stream(
 
   def gather(step):
     places = range(first(step), first(step) + size)
-    part = np.array([*map(row_at, places)], np.int32)
-    return {**records.gather(part), **add(part)}
+    rows = np.array([*map(row_at, places)], np.int32)
+    return {**records.gather(rows), **add(np.array(places), rows)}
 
   def read(index):
     step, offset = divmod(index, size)
     place = first(step) + offset
     rng = generator(place) if generator and records.is_random else None
     row = row_at(place)
-    return {**records.read(row, rng), **add(row)}
+    return {**records.read(row, rng), **add(place, row)}
 
   if not isinstance(records, OnTheFly):
     # In memory, a call for each record would take longer than the copies, and

@@ -163,8 +163,7 @@ class Cached(Arrays):
   folder: pathlib.Path
 
   def __post_init__(self):
-    verified = np.arange(len(self) + 1) == len(self)  # Blanks need no check.
-    object.__setattr__(self, '_verified', verified)
+    object.__setattr__(self, '_verified', np.zeros(len(self), bool))
 
   def gather(self, rows: np.ndarray) -> records.Batch:
     """Returns a batch as `Arrays.gather` does.

@@ -243,8 +243,6 @@ class AnnotatedImages(records.OnTheFly):
     Raises:
       UserError: If the record cannot be decoded; the message names it.
     """
-    if row == len(self):
-      return self.blank()
     row = int(self._rows[row])
     return self.convert(*self.load(row), rng) | {'row': np.int32(row)}
 
@@ -277,21 +275,15 @@ class AnnotatedImages(records.OnTheFly):
     if how:
       found = _truth(label, image.size, view, how.mask_crop)
       pixels, found = _flipped(pixels, found, how, rng)
-    record = self._padded(pixels)
+    record = {
+        'image': np.zeros(self.image_shape, np.uint8),
+        'extents': np.array(pixels.shape[:2], np.int32),
+    }
+    record['image'][: pixels.shape[0], : pixels.shape[1]] = pixels
     for name, array in found.items():
       record[name] = np.zeros((self.most, *array.shape[1:]), array.dtype)
       record[name][: len(array)] = array
     return record
-
-  def blank(self) -> Batch:
-    """Returns the arrays of a black image, with full extents, and row 0."""
-    record = self._padded(np.zeros(self.image_shape, np.uint8))
-    return record | {'row': np.int32(0)}
-
-  def _padded(self, pixels):
-    image = np.zeros(self.image_shape, np.uint8)
-    image[: pixels.shape[0], : pixels.shape[1]] = pixels
-    return {'image': image, 'extents': np.array(pixels.shape[:2], np.int32)}
 
 
 @dataclasses.dataclass(frozen=True)

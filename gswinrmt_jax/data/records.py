@@ -50,18 +50,8 @@ class Arrays(Source):
     return self.image.shape[1:]
 
   def gather(self, rows: np.ndarray) -> Batch:
-    """Returns 'image' uint8 [b h w 3] and 'label' of these rows.
-
-    The row n, past the last record, is a black image of label 0.
-    """
-    past = rows == len(self)
-    batch = {
-        'image': self.image[np.where(past, 0, rows)],
-        'label': self.label[np.where(past, 0, rows)],
-    }
-    for array in batch.values():
-      array[past] = 0
-    return batch
+    """Returns 'image' uint8 [b h w 3] and 'label' of these rows."""
+    return {'image': self.image[rows], 'label': self.label[rows]}
 
   def __len__(self) -> int:
     return len(self.label)
@@ -106,7 +96,7 @@ class OnTheFly(abc.ABC):
     """Whether `read` draws, for which it needs a generator."""
 
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
-    """Decodes a record; the row n, past the last, is blank.
+    """Decodes a record.
 
     Args:
       row: Row of the record.
@@ -116,8 +106,6 @@ class OnTheFly(abc.ABC):
       UserError: If the record cannot be decoded, or its image has another size
         than `image_shape`; the message names it.
     """
-    if row == len(self):
-      return self.blank()
     record = self.convert(*self.load(row), rng)
     shape, first = record['image'].shape, self.image_shape
     if shape != first:
@@ -149,10 +137,6 @@ class OnTheFly(abc.ABC):
       rng: np.random.Generator | None,
   ) -> Batch:
     """Returns the arrays of a record, 'image' and what the task needs."""
-
-  @abc.abstractmethod
-  def blank(self) -> Batch:
-    """Returns the arrays of a black image, which fills an evaluation batch."""
 
 
 class Images(OnTheFly):
@@ -217,10 +201,6 @@ class Images(OnTheFly):
     elif self.size:
       image = resizing.center_crop(image, self.size, self.eval_crop)
     return {'image': np.asarray(image), **record}
-
-  def blank(self) -> Batch:
-    """Returns the arrays of a black image of label 0."""
-    return {'image': np.zeros(self.image_shape, np.uint8), 'label': np.int32(0)}
 
 
 def check_labels(

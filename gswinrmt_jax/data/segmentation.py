@@ -196,24 +196,14 @@ class SegmentedImages(records.OnTheFly):
       pixels = resizing.resize(
           image, resizing.size_within(image.size, self.image_size)
       )
-    return self._padded(pixels, label, pictures.VOID)
-
-  def blank(self) -> records.Batch:
-    """Returns the arrays of a black image of class 0, with full extents."""
-    # A mean over no pixels would not be a number.
-    return self._padded(
-        np.zeros(self.image_shape, np.uint8), np.zeros(self.label_shape), 0
-    )
-
-  def _padded(self, image, label, fill):
     record = {
         'image': np.zeros(self.image_shape, np.uint8),
-        'label': np.full(self.label_shape, fill, np.uint8),
-        'extents': np.array(image.shape[:2], np.int32),
+        'label': np.full(self.label_shape, pictures.VOID, np.uint8),
+        'extents': np.array(pixels.shape[:2], np.int32),
     }
     if self.image_size and not self.training:
       record['label_extents'] = np.array(label.shape, np.int32)
-    for name, array in (('image', image), ('label', label)):
+    for name, array in (('image', pixels), ('label', label)):
       height, width = array.shape[:2]
       record[name][:height, :width] = array
     return record

@@ -212,4 +212,3 @@ def test_every_flipped_bit_of_an_image_is_noticed_when_it_is_read(root):
       with pytest.raises(UserError, match=said):
         arrays.gather(np.asarray(rows))
     _flip(folder / 'image.npy', start + 90 * image + 7 * image)
-    arrays.gather(np.arange(12))  # the last is padding
