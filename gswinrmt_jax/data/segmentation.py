@@ -69,32 +69,12 @@ class SegmentationSource(sources.TfdsSource):
         known and hashlib.sha256(f'{known} {self._coding}'.encode()).hexdigest()
     )
 
-  def described(self) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
-    """Yields width, height and label of all records; decodes no image.
-
-    Raises:
-      UserError: If a label image is damaged; the message names it.
-    """
-    for row in range(len(self)):
-      record = self._record(row)
-      label = self._read_label(record, self._name(row, record))
-      yield label.shape[::-1], label
-
   def sizes(self) -> Iterator[tuple[int, int]]:
-    """Yields width and height of all records, from headers alone.
-
-    Raises:
-      UserError: If a label image is none; the message names it.
-    """
+    """Yields width and height of all records, from headers alone."""
     for row in range(len(self)):
       # The label's size: the image may have to be rotated.
-      try:
-        with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
-          yield label.size
-      except PIL.UnidentifiedImageError as error:
-        raise UserError(
-            f'{self.name(row)}: its label image is not an image'
-        ) from error
+      with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
+        yield label.size
 
   def stored(self, row: int) -> bytes:
     """Returns the encoded image; `label_checksum` is of the label images."""
@@ -108,10 +88,10 @@ class SegmentationSource(sources.TfdsSource):
 
 
 def has_labels(source: sources.Source) -> bool:
-  """Returns whether any pixel has a class; usually reads one label.
+  """Returns whether any pixel has a class; usually reads one record.
 
   Raises:
-    UserError: If a label is damaged.
+    UserError: If a record is damaged.
   """
   return any((x != pictures.VOID).any() for _, x in source.described())
 
