@@ -161,14 +161,6 @@ def test_a_class_without_images_does_for_evaluation(count, tested, tmp_path):
     class_folders.read(tmp_path)
 
 
-def test_images_beside_train_are_warned_of(tmp_path):
-  _write(tmp_path, 'train/a', 'train/b', count=20)
-  (tmp_path / 'loose.png').touch()
-  found = class_folders.read(tmp_path)
-  said = f'images of {tmp_path} that are in no class folder are left out: loose'
-  assert any(said in note for note in found.notes)
-
-
 def test_folders_without_an_image_are_reported(tmp_path):
   for name in ('cat', 'dog'):
     (tmp_path / name).mkdir()
@@ -347,13 +339,6 @@ def _found(root):
   return {
       split: [(picture.file_name, picture.label) for picture in pictures]
       for split, pictures in collection.splits.items()
-  }
-
-
-def test_class_folders_are_undivided(tmp_path):
-  image_files.write(tmp_path, ('b/2.PNG', 'b/deep/er/1.jpeg', 'a/x.webp'))
-  assert _found(tmp_path) == {
-      '': [('a/x.webp', 0), ('b/2.PNG', 1), ('b/deep/er/1.jpeg', 1)]
   }
 
 

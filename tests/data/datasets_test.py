@@ -50,14 +50,6 @@ def own(tmp_path_factory):
   return root
 
 
-def test_what_is_known_of_cifar10():
-  """Statistics of the original train split, as commonly quoted."""
-  info = datasets.info('cifar10')
-  assert info.mean == (0.4914, 0.4822, 0.4465)
-  assert info.std == (0.2470, 0.2435, 0.2616)
-  assert info.class_names[7] == 'horse' and len(info.class_names) == 10
-
-
 def test_recipes_name_every_normalization():
   found = [datasets.normalization(name) for name in datasets.NAMES]
   names = {datasets.normalization_of(*values) for values in found}
@@ -66,8 +58,6 @@ def test_recipes_name_every_normalization():
 
 
 def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
-  with pytest.raises(UserError, match=r"'cifar-10' \(did you mean cifar10"):
-    datasets.info('cifar-10', str(own))
   with pytest.raises(UserError) as caught:
     datasets.load('xyz', 'train', str(own))
   assert str(caught.value) == (
@@ -77,15 +67,6 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   )
   with pytest.raises(UserError, match='did you mean own'):
     datasets.info('onw', str(own))
-  with pytest.raises(UserError, match='in /nowhere: none'):
-    datasets.info('own', '/nowhere')
-  with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
-    datasets.info('imagenet', '/nowhere')
-  said = r'cifar10 is not prepared in /nowhere; run `gswinrmt prepare cifar10 '
-  with pytest.raises(UserError, match=said):
-    datasets.load('cifar10', 'train', '/nowhere')
-  with pytest.raises(UserError, match=r'name: \.\./own does not exist; '):
-    datasets.info('../own', str(own))
 
 
 def test_a_name_is_not_the_folder_of_that_name(own, tmp_path, monkeypatch):
@@ -137,21 +118,6 @@ def test_splits_of_their_own(own, path):
   ):
     found = datasets.own_splits(name, str(folder))
     assert tuple(found[split] for split in ('train', 'val', 'test')) == want
-
-
-def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
-  monkeypatch.setattr(cifar10, 'prepare', lambda *args: 1 / 0)
-  opened, open_version = [], prepared.open_version
-  monkeypatch.setattr(
-      prepared,
-      'open_version',
-      lambda folder: opened.append(folder) or open_version(folder),
-  )
-  assert len(datasets.open_source('own', 'train', str(own))) == 8
-  assert len(opened) == 1
-  for name in ('xyz', 'cifar10', 'imagenet'):
-    with pytest.raises(UserError):
-      datasets.open_source(name, 'train', str(own))
 
 
 @pytest.mark.parametrize(

@@ -126,17 +126,8 @@ def test_twelve_bits_are_refused():
   ]
   head = b'II*\0' + struct.pack('<IH', 8, len(entries))
   content = head + b''.join(entries) + bytes(4) + b'\xff\xf8\x00'
-  for read in (
-      pictures.open_rgb,
-      lambda content: pictures.open_label(content, pictures.LabelCoding()),
-  ):
-    with pytest.raises(ValueError, match='has 12 bits per pixel: store 8 or'):
-      read(content)
-  # Loading an image empties what says how to decode it.
-  with PIL.Image.open(io.BytesIO(content)) as image:
-    image.load()
-    with pytest.raises(ValueError, match='has 12 bits'):
-      pictures.to_rgb(image)
+  with pytest.raises(ValueError, match='has 12 bits per pixel: store 8 or'):
+    pictures.open_rgb(content)
 
 
 @pytest.mark.parametrize(('size', 'refused'), [((5, 4), True), ((2, 2), False)])
