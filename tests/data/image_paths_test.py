@@ -93,47 +93,11 @@ def test_compressed_or_none(tmp_path):
     _listed(tmp_path / 'all.tar')
 
 
-@pytest.mark.parametrize('name', ['a\udcff.JPEG', 'b\udcff/c.txt'])
-def test_names_that_are_not_utf8(name, tmp_path):
-  content = image_files.tar({'good.JPEG': b'x', name: b'x'})
-  (tmp_path / 'set.tar').write_bytes(content)
-  with pytest.raises(UserError, match=r"set\.tar has a name .*'.\\udcff"):
-    list(image_paths.find(tmp_path, 'set.tar', Counter()))
-  (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': content}))
-  with pytest.raises(UserError, match=r'n1\.tar has a name that is not UTF-8'):
-    _listed(tmp_path / 'all.tar')
-
-
-def _header(name, size, kind=tarfile.REGTYPE):
-  member = tarfile.TarInfo(name)
-  member.size, member.type = size, kind
-  return member.tobuf(tarfile.GNU_FORMAT)
-
-
-@pytest.mark.parametrize('inner', [False, True])
-@pytest.mark.parametrize(
-    ('header', 'said'),
-    [
-        # A negative size would send the reader backwards.
-        (_header('a.jpg', -1024), r".*\('a.jpg' has -1024 bytes in it"),
-        (_header('a', -1024, tarfile.DIRTYPE), 'damaged'),
-        (
-            _header('a.jpg', 2**62),
-            r".*\('a.jpg' has 4611686018427387904",
-        ),
-        (_header('././@LongLink', 2**62, tarfile.GNUTYPE_LONGNAME), 'damaged'),
-        (_header('pax', -512, tarfile.XHDTYPE), 'damaged'),
-        (_header('a.jpg', 9, tarfile.GNUTYPE_SPARSE), "'a.jpg' is sparse"),
-        (_header('a.jpg', 0, tarfile.LNKTYPE), "'a.jpg' is a hard link"),
-    ],
-)
-def test_headers_that_mislead(header, said, inner, tmp_path):
-  whole = image_files.tar({'b.jpg': bytes(512)})
-  content = whole[:1024] + header + b'x' * 512 + whole
-  if inner:
-    content = image_files.tar({'n1.tar': content})
+@pytest.mark.parametrize('kind', [tarfile.GNUTYPE_SPARSE, tarfile.LNKTYPE])
+def test_a_member_without_its_bytes_is_refused(kind, tmp_path):
+  member = tarfile.TarInfo('a.jpg')
+  member.type = kind
+  content = member.tobuf(tarfile.GNU_FORMAT) + image_files.tar(_CONTENTS)
   (tmp_path / 'all.tar').write_bytes(content)
-  with pytest.raises(UserError, match=said) as caught:
+  with pytest.raises(UserError, match=r"'a\.jpg' is sparse or a hard link"):
     _listed(tmp_path / 'all.tar')
-  assert '\n' not in str(caught.value)
-  assert str(tmp_path / 'all.tar') in str(caught.value)
