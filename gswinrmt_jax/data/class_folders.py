@@ -31,30 +31,26 @@ _SAMPLED = 1000  # about the number of images whose headers a report reads
 _LAST: dict[pathlib.Path, tuple] = {}
 
 
-def find(
-    root: pathlib.Path, *, pool: bool = False, train: bool = True
-) -> Collection:
+def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   """Returns the images below `root`, labelled by their class folders.
 
-  `root` has train/ and any of val/ and test/ with a folder for each class, or
-  the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
-  names of the class folders in their composed form (NFC), sorted by code point.
-  A class folder may have images at any depth. Hidden files are skipped.
+  `root` has any of train/, val/ and test/ with a folder for each class, or the
+  class folders themselves, whose images are `UNDIVIDED`. Without train/, the
+  first of the others says which classes there are. Labels follow the names of
+  the class folders in their composed form (NFC), sorted by code point. A class
+  folder may have images at any depth. Hidden files are skipped.
 
   Args:
     root: The folder.
     pool: If val or test has classes that train lacks, whether to pool all
       splits as `UNDIVIDED` instead of raising an error.
-    train: Whether there must be images to train with; otherwise, val/ or test/
-      suffice, and the first of them says which classes there are.
 
   Raises:
-    UserError: If `root` has another layout, there are fewer than two classes, a
-      class has no images to train with, or a split has a class that train
-      lacks; and as in `image_paths.find`.
+    UserError: If `root` has another layout, there are fewer than two classes,
+      or a split has a class that train lacks; and as in `image_paths.find`.
   """
   ignored = Counter()
-  parts = split_folders(root, ignored, train=train)
+  parts = split_folders(root, ignored)
   classes = {
       split: folders(root / part, ignored) for split, part in parts.items()
   }
@@ -83,21 +79,11 @@ def find(
   images = {split: [] for split in parts}
   for split, part in parts.items():
     for name in classes[split]:
-      skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
-      own_images = list(image_paths.find(root, below, skipped))
-      needed = train or split == 'train'
-      if not own_images and split == first and needed and not pool:
-        there = collections.listed(skipped)
-        only = f', only {there}' * bool(there)
-        look = ', or look at the suffixes of its files' * bool(there)
-        use = ' to train with' * (first not in ('val', 'test'))
-        raise UserError(
-            f'{root / below} has no image{use}{only}: move it '
-            f'elsewhere{look}'
-        )
-      label = labels[name]
-      images[split] += [image._replace(label=label) for image in own_images]
-      ignored += skipped
+      below = f'{part}/{name}'.lstrip('/')
+      images[split] += [
+          image._replace(label=labels[name])
+          for image in image_paths.find(root, below, ignored)
+      ]
   collection = Collection(root, tuple(names), images, ignored)
   collection.notes += _doubts(root, parts, classes)
   if extra:
@@ -106,21 +92,17 @@ def find(
 
 
 def split_folders(
-    root: pathlib.Path,
-    ignored: Counter,
-    *,
-    of_classes: bool = True,
-    train: bool = True,
+    root: pathlib.Path, ignored: Counter, *, of_classes: bool = True
 ) -> dict[str, str]:
   """Returns {split: folder name}, or {UNDIVIDED: ''} without split folders.
 
   With `of_classes`, a folder with the name of a split counts only if it has
   subfolders: otherwise it may be a class that is called train. `ignored` counts
-  what lies beside train/.
+  what lies beside the split folders.
 
   Raises:
-    UserError: If two folders name the same split, or, with `train`, there is
-      val/ or test/ but no train/.
+    UserError: If two folders name the same split, or there are split folders
+      alone, without the subfolders of `of_classes`.
   """
   names = folders(root, Counter())
   named = [name for name in names if _split_of(name)]
@@ -137,25 +119,19 @@ def split_folders(
       )
     if there:
       found[split] = there[0]
-  without = bool(named) and (named == names or not of_classes)
-  if 'train' in found or (found and without and not train):
+  if found and ('train' in found or named == names or not of_classes):
     ignored['other folders'] += len(names) - len(found)
     folders(root, ignored)
     return found
-  if without:
-    raise UserError(_without_train(root, named, of_classes))
+  if named and named == names:
+    there = ', '.join(f'{name}/' for name in named)
+    raise UserError(f'{root} has {there} without a folder for each class')
   return {UNDIVIDED: ''}
-
-
-def _without_train(root, named, of_classes=True):
-  wanted = ' with a folder of images for each class' * of_classes
-  there = ', '.join(f'{name}/' for name in named)
-  return f'{root} has {there} but no train/{wanted}'
 
 
 def have_splits(root: pathlib.Path) -> bool:
   """Returns whether class folders are in split folders, not in `root`."""
-  return UNDIVIDED not in split_folders(root, Counter(), train=False)
+  return UNDIVIDED not in split_folders(root, Counter())
 
 
 def has_in_class(root: pathlib.Path, folder: pathlib.Path) -> bool:
@@ -254,7 +230,7 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
       be missing, and images that are too few to divide are all test.
 
   Raises:
-    UserError: As in `find` and `collection.divide`.
+    UserError: As in `find`, `collection.divide` and `collection.check`.
   """
   times, found, why_not = _LAST.get(root, ({}, None, ''))
   if not times or times != _times(times):
@@ -300,7 +276,7 @@ def _read(root):
   Returns:
     The images, and why they are not enough for training, '' if they are.
   """
-  found = find(root, train=False)
+  found = find(root)
   held_out = 'a tenth of each class, held out at random (seed 0)'
   if UNDIVIDED in found.splits:
     try:
@@ -310,10 +286,7 @@ def _read(root):
       found.notes.append('too few images to divide: all are test')
       return found, str(error)
     found.notes.append(f'val and test are each {held_out}')
-  elif 'train' not in found.splits:
-    named = split_folders(root, Counter(), train=False).values()
-    return found, _without_train(root, named)
-  elif 'val' not in found.splits:
+  elif 'train' in found.splits and 'val' not in found.splits:
     whole = found.splits
     found.splits = {UNDIVIDED: whole['train']}
     try:

@@ -138,9 +138,12 @@ def check(collection: Collection) -> None:
   """Checks that the collection can be written as a data set.
 
   Raises:
-    UserError: If TFDS cannot store a class name, a split has no images, or a
-      class has no training images.
+    UserError: If there is no train, TFDS cannot store a class name, a split has
+      no images, or a class has no training images.
   """
+  if 'train' not in collection.splits:
+    there = ', '.join(f'{split}/' for split in collection.splits)
+    raise UserError(f'{collection.root} has {there} but no train/')
   for name in collection.class_names:
     # TFDS stores class names as lines of a text file, stripped.
     if not image_paths.is_utf8(name):
@@ -195,7 +198,7 @@ def divide(
     for name, value in {**shares, 'seed': seed}.items():
       if value is not None:
         raise UserError(
-            f'{collection.root} has its own train/, so --{name} has no effect'
+            f'{collection.root} has its own splits, so --{name} has no effect'
         )
     collection.source['division'] = 'as the folders are'
     return collection

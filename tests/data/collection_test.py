@@ -23,7 +23,7 @@ def test_splits_of_ones_own_stay(tmp_path):
   made = _found_and_divided(tmp_path)
   assert list(made.splits) == ['train', 'val']
   for option in ('val', 'test', 'seed'):
-    said = f'own train/, so --{option} has no effect'
+    said = f'own splits, so --{option} has no effect'
     with pytest.raises(UserError, match=said):
       _found_and_divided(tmp_path, **{option: 0})
 

@@ -129,8 +129,8 @@ def test_a_damaged_label_of_another_writer_is_named(tmp_path, monkeypatch):
   source = datasets.open_source('scenes', 'val', root, 'segmentation')
   record = {**source._record(0), 'segmentation_mask': b'PNG'}
   monkeypatch.setattr(source, '_record', lambda row: record)
-  with pytest.raises(UserError, match=r'val/a.* label image is not an image$'):
-    list(source.sizes())
+  with pytest.raises(UserError, match=r'val/a.* label image is not an image '):
+    source[0]
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,6 @@ def test_a_label_that_changes_meanwhile_stops_it(tmp_path, monkeypatch):
         (
             lambda root: (root / 'labels/val').rename(root / 'labels/other'),
             r'images has train/, val/, .*labels train/: .* in the same way',
-        ),
-        (
-            lambda root: (root / 'images/train').rename(root / 'images/more'),
-            'images has val/ but no train/',
         ),
         (
             lambda root: (root / 'labels/train/a.tif').write_bytes(b''),
