@@ -164,17 +164,6 @@ def read_json(path: pathlib.Path) -> Any:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 
-def may_be_intact(error: BaseException) -> bool:
-  """Returns whether the system could not read a file that is there.
-
-  Rights, memory or a network may be missing: the file need not be damaged.
-  """
-  missing = FileNotFoundError | NotADirectoryError | IsADirectoryError
-  if not isinstance(error, OSError) or isinstance(error, missing):
-    return False
-  return error.errno is not None
-
-
 def user_cache() -> pathlib.Path:
   """Returns the user's cache folder for this package."""
   root = os.environ.get('XDG_CACHE_HOME') or '~/.cache'

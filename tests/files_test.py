@@ -18,20 +18,6 @@ from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 
 
-@pytest.mark.parametrize(
-    ('error', 'intact'),
-    [
-        (PermissionError(errno.EACCES, ''), True),
-        (OSError(errno.EIO, ''), True),
-        (FileNotFoundError(errno.ENOENT, ''), False),
-        (OSError('not an image'), False),
-        (ValueError(), False),
-    ],
-)
-def test_what_the_system_did_not_read_may_be_intact(error, intact):
-  assert files.may_be_intact(error) == intact
-
-
 def test_a_file_is_made_and_replaced(tmp_path):
   path = tmp_path / 'a.json'
   for text in ('one', 'two'):

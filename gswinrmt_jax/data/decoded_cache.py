@@ -143,9 +143,9 @@ def _open(folder, images):
         and zlib.crc32(sums) == written['crc32']
     ):
       raise ValueError('it changed since it was written')
+  except PermissionError:  # of a cache that another user has
+    raise
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-    if files.may_be_intact(error):
-      raise
     raise _damaged(folder, str(error).split('\n')[0]) from error
   return Cached(image, label, images.source, sums=sums, folder=folder)
 
@@ -181,6 +181,6 @@ class Cached(Arrays):
 
 def _damaged(folder, problem):
   return UserError(
-      f'{folder} is damaged ({problem}): remove that folder, and the images '
-      'are decoded again'
+      f'{folder} cannot be read ({problem}): if it is damaged, remove that '
+      'folder, and the images are decoded again'
   )

@@ -5,7 +5,6 @@ import pathlib
 import re
 from typing import Any
 
-from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 
 # Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
@@ -62,8 +61,9 @@ def open_version(folder: pathlib.Path) -> Any | None:
   """Returns the TFDS builder of DIR/NAME/VERSION, or None if it is missing.
 
   Raises:
-    UserError: If it is half written or damaged, or its files are not
-      array_record, which alone can be read without TensorFlow.
+    UserError: If it cannot be read, perhaps since it is half written or
+      damaged; or if its files are not array_record, which alone can be read
+      without TensorFlow.
   """
   import tensorflow_datasets as tfds
 
@@ -84,13 +84,12 @@ def open_version(folder: pathlib.Path) -> Any | None:
     if own and not known:
       missing.append('metadata.json')
   except Exception as error:
-    if files.may_be_intact(error):
-      raise
     # TFDS raises many types for a missing or broken description.
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
   if missing:
     raise UserError(
-        f'{folder} is half written or damaged ({missing[0]}); {AGAIN}'
+        f'{folder} cannot be read ({missing[0]}): if it is half written or '
+        f'damaged, {AGAIN}'
     )
   if builder.info.file_format.value != 'array_record':
     raise UserError(

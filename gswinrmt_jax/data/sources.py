@@ -7,9 +7,7 @@ Sources of other kinds: `records.Arrays` and `detection.Scenes` in memory,
 
 import abc
 from collections.abc import Iterable, Iterator
-import errno
 import hashlib
-import os
 import pathlib
 from typing import Any
 
@@ -21,9 +19,6 @@ from gswinrmt_jax.data import pictures, prepared
 from gswinrmt_jax.errors import UserError
 
 _SAMPLED = 1000  # records that a checksum reads; reading all takes minutes
-# array_record reports errors of the system as text: the files may be intact.
-_NUMBERS = 'EACCES EIO EMFILE ENFILE ENOMEM EPERM ESTALE ETIMEDOUT'.split()
-_SYSTEM = [os.strerror(getattr(errno, name)) for name in _NUMBERS]
 
 
 class Source(abc.ABC):
@@ -213,13 +208,10 @@ class TfdsSource(Source):
     try:
       return self._records[int(row)]
     except (RuntimeError, ValueError, OSError) as error:
-      if files.may_be_intact(error):
-        raise
       reason = str(error).split('\n')[0]
-      if any(said in reason for said in _SYSTEM):
-        raise UserError(f'{self.folder} cannot be read: {reason}') from error
       raise UserError(
-          f'{self.folder} is damaged ({reason}); {prepared.AGAIN}'
+          f'{self.folder} cannot be read ({reason}): if it is damaged, '
+          f'{prepared.AGAIN}'
       ) from error
 
   def _name(self, row, record):
