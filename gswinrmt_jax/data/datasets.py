@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 import dataclasses
 import math
+import os
 import pathlib
 import shlex
 from typing import Any, NamedTuple
@@ -262,11 +263,7 @@ def describe(name: str, data_dir: str = '') -> list[str]:
   if folder := folder_of(name, data_dir):
     found = class_folders.read(folder, train=False)
     return [*class_folders.report(folder.name, found)]
-  other = _folder(name)
-  if (
-      other
-      and other.resolve() != (prepared.data_root(data_dir) / name).resolve()
-  ):
+  if _folder(name):
     return [
         f'{name!r} is taken as the data set of that name; for the folder, give '
         f'./{name}'
@@ -341,28 +338,19 @@ def open_source(
   """Returns the stored records of a split; arguments as in `load`.
 
   Raises:
-    UserError: As in `load`, if the data set is for another task, or if a
-      prepared one has another number of classes than its name stands for.
+    UserError: As in `load`, or if the data set is for another task.
   """
   if name in _BUILT_IN:  # Its task is known before it is prepared.
-    check_task(name, _BUILT_IN[name].info.task, task)
-  if _is_packaged(name):
-    return _BUILT_IN[name].open(split, data_dir)
+    known = _BUILT_IN[name]
+    check_task(name, known.info.task, task)
+    if known.open:
+      return known.open(split, data_dir)
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
     found = class_folders.read(opened, train=False)
     return class_folders.FolderSource(found, split)
-  source = _TASKS[task].source(opened, split)
-  if name in _BUILT_IN:
-    known = len(_BUILT_IN[name].info.class_names)
-    found = opened.info.features[source.feature].num_classes
-    if found != known:
-      raise UserError(
-          f'{source.folder} has {found} classes, {name} has {known}: it is '
-          'another data set; choose another folder with --config.data.dir'
-      )
-  return source
+  return _TASKS[task].source(opened, split)
 
 
 def check_task(name: str, found: str, wanted: str) -> None:
@@ -374,15 +362,9 @@ def check_task(name: str, found: str, wanted: str) -> None:
     )
 
 
-def _is_packaged(name):
-  return name in _BUILT_IN and _BUILT_IN[name].open is not None
-
-
 def _folder(name):
-  try:
-    folder = pathlib.Path(name).expanduser().absolute()
-  except RuntimeError:  # There is no such user.
-    return None
+  # Unlike `Path.expanduser`, this leaves the name of an unknown user.
+  folder = pathlib.Path(os.path.expanduser(name)).absolute()
   return folder if name and folder.is_dir() else None
 
 
