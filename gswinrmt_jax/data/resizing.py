@@ -11,7 +11,6 @@ import PIL.Image
 
 _BICUBIC = PIL.Image.Resampling.BICUBIC
 _BILINEAR = PIL.Image.Resampling.BILINEAR
-_MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes drawn before falling back to a central one
 
 
@@ -43,7 +42,6 @@ def center_crop(
   height, width = size
   if not crop:
     return np.asarray(image.resize((width, height), _BICUBIC))
-  image = _not_too_thin(image)
   across, down = int(width / crop), int(height / crop)  # as in timm
   # In integers, rounded down, as in torchvision.
   if across * image.height >= down * image.width:
@@ -106,16 +104,6 @@ def random_crop(
   width, height = image.size
   box = (top / height, left / width, down / height, across / width)
   return np.asarray(part.resize(size[::-1], _BICUBIC)), box
-
-
-def _not_too_thin(image):
-  """Cuts the ends off a thin image, which would be enlarged, then discarded."""
-  longest = _MAX_RATIO * min(image.size)
-  if max(image.size) <= longest:
-    return image
-  width, height = (min(extent, longest) for extent in image.size)
-  left, top = (image.width - width) // 2, (image.height - height) // 2
-  return image.crop((left, top, left + width, top + height))
 
 
 def size_within(

@@ -7,27 +7,6 @@ import pytest
 from gswinrmt_jax.data import resizing
 
 
-@pytest.mark.parametrize('size', [(20_000, 4), (4, 20_000)])
-def test_a_thread_of_a_picture_is_cut_first(size, monkeypatch):
-  """Else its long side would be enlarged to 1,280,000 pixels."""
-  noise = np.random.default_rng(0).integers(0, 256, size[::-1], np.uint8)
-  thread = PIL.Image.fromarray(noise).convert('RGB')
-  middle = [max(n // 2 - 50, 0) for n in size]
-  middle += [min(n // 2 + 50, n) for n in size]
-  want = resizing.center_crop(thread.crop(middle), (224, 224), 0.875)
-  sizes, resize = [], PIL.Image.Image.resize
-
-  def measured(self, size, *how):
-    sizes.append(size)
-    return resize(self, size, *how)
-
-  monkeypatch.setattr(PIL.Image.Image, 'resize', measured)
-  np.testing.assert_array_equal(
-      resizing.center_crop(thread, (224, 224), 0.875), want
-  )
-  assert max(map(max, sizes)) < 20_000
-
-
 def test_the_cut_is_that_of_imagenet():
   """Short side to 256, long side rounded down, central 224 x 224."""
   noise = np.random.default_rng(1).integers(0, 255, (375, 500, 3), np.uint8)
