@@ -37,10 +37,6 @@ class Stopped(KeyboardInterrupt):
     super().__init__(message)
     self.signal = signal
 
-  def __reduce__(self):
-    """Lets a pool of processes return it."""
-    return type(self), (str(self), self.signal)
-
 
 def explain(error: BaseException) -> str:
   """Returns the message for an error that the user can fix, '' for a bug."""

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import pickle
 import subprocess
 import sys
 
@@ -207,11 +206,6 @@ def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
 def test_defects_keep_their_traceback(error):
   with pytest.raises(type(error)):
     guard.guarded(lambda: _raise(error))
-
-
-def test_a_pool_of_processes_returns_stopped():
-  stopped = pickle.loads(pickle.dumps(Stopped('at step 3', 15)))
-  assert (str(stopped), stopped.signal) == ('at step 3', 15)
 
 
 def test_success_is_zero(capsys):
