@@ -102,15 +102,6 @@ def _checksum(folder):
   ).hexdigest()
 
 
-def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
-  folder = shutil.copytree(written, tmp_path / 'maps')
-  meta = json.loads((folder / 'meta.json').read_text())
-  del meta['checksum']
-  (folder / 'meta.json').write_text(json.dumps(meta))
-  with pytest.raises(UserError, match=r'meta\.json has no checksum'):
-    _open(folder, root)
-
-
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
