@@ -8,8 +8,6 @@ import pathlib
 import shlex
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gswinrmt_jax.data import (
     cifar10,
     class_folders,
@@ -309,11 +307,8 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written, corrupt, for another task or without masks; for detection also if
       pycocotools is not installed.
-    ValueError: If `image_size` is not two numbers, or random crops are not
-      decoded each time.
+    ValueError: If random crops are not decoded each time.
   """
-  if image_size is not None and np.shape(image_size) != (2,):
-    raise ValueError(f'image_size is {image_size!r}: must be two numbers')
   if training and task == 'classification' and storage != 'decode':
     raise ValueError(f"storage is {storage!r}: random crops need 'decode'")
   if task == 'detection':

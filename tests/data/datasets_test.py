@@ -85,11 +85,6 @@ def test_a_name_is_not_the_folder_of_that_name(own, tmp_path, monkeypatch):
     datasets.open_source('cifar10', 'train', str(own))
 
 
-def test_an_image_size_of_one_number_is_refused(own):
-  with pytest.raises(ValueError, match='image_size is 9: must be two numbers'):
-    datasets.load('own', 'train', str(own), image_size=9)
-
-
 def test_a_data_set_of_ones_own(own):
   info = datasets.info('own', str(own))
   assert info.name == 'own' and info.class_names == folder_data.CLASSES
