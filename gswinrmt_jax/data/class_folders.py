@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+import functools
 import os
 import pathlib
 import re
@@ -26,9 +27,6 @@ _SPLITS = {
 }
 _MORE = re.compile(r'[ _-]?(set|(19|20)\d\d)$')
 _SAMPLED = 1000  # about the number of images whose headers a report reads
-# The last result of `read`: when its folders were changed, the images, and why
-# they are not enough for training.
-_LAST: dict[pathlib.Path, tuple] = {}
 
 
 def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
@@ -219,7 +217,8 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   """Returns the images of class folders, with train and val and any test.
 
   A walk over millions of files takes long, so the last result is kept until
-  files are added to the folders that images are in, or removed.
+  files are added to the class folders, or removed. What changes in folders
+  inside of them is not seen meanwhile.
 
   Images without splits are divided 8 : 1 : 1, and if only val is missing, a
   tenth of train is held out for it, at random within each class, by seed 0.
@@ -232,22 +231,8 @@ def read(root: pathlib.Path, *, train: bool = True) -> Collection:
   Raises:
     UserError: As in `find`, `collection.divide` and `collection.check`.
   """
-  times, found, why_not = _LAST.get(root, ({}, None, ''))
-  if not times or times != _times(times):
-    before = _times(_outer_folders(root))
-    found, why_not = _read(root)
-    direct = {os.path.dirname(image.file_name) for image in found.images}
-    inside = {
-        place
-        for each in map(pathlib.PurePath, direct)
-        for place in (each, *each.parents)
-    }
-    _LAST.clear()
-    _LAST[root] = (
-        _times(root / each for each in inside) | before,
-        found,
-        why_not,
-    )
+  times = tuple(os.stat(place).st_mtime_ns for place in _outer_folders(root))
+  found, why_not = _read(root, times)
   if train and why_not:
     raise UserError(why_not)
   return found
@@ -262,20 +247,14 @@ def _outer_folders(root):
   return places
 
 
-def _times(places):
-  """Returns when folders were last changed; 0 for those that are gone."""
-  return {
-      place: os.stat(place).st_mtime_ns if os.path.exists(place) else 0
-      for place in places
-  }
-
-
-def _read(root):
-  """Reads class folders.
+@functools.lru_cache(1)
+def _read(root, times):
+  """Reads class folders, whose `times` of change are for the cache alone.
 
   Returns:
     The images, and why they are not enough for training, '' if they are.
   """
+  del times
   found = find(root)
   held_out = 'a tenth of each class, held out at random (seed 0)'
   if UNDIVIDED in found.splits:
