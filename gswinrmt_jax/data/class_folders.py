@@ -132,18 +132,6 @@ def have_splits(root: pathlib.Path) -> bool:
   return UNDIVIDED not in split_folders(root, Counter())
 
 
-def has_in_class(root: pathlib.Path, folder: pathlib.Path) -> bool:
-  """Returns whether a folder is, or would be, a class of `root` or in one."""
-  folder = folder.resolve()
-  for part in split_folders(root, Counter()).values():
-    place = (root / part).resolve()
-    if folder.is_relative_to(place):
-      inside = folder.relative_to(place).parts
-      if not (inside and inside[0].startswith('.')):
-        return True
-  return False
-
-
 def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the names of the subfolders; counts everything else as ignored."""
   names = image_paths.visible(folder, ignored)

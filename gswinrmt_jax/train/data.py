@@ -176,7 +176,8 @@ def with_own_splits(
 def check_apart(config: ml_collections.ConfigDict, run: pathlib.Path) -> None:
   """Raises UserError if the run folder would be among the class folders."""
   folder = datasets.folder_of(config.data.name, config.data.dir)
-  if folder and class_folders.has_in_class(folder, run):
+  inside = folder and run.resolve().is_relative_to(folder.resolve())
+  if inside and not class_folders.have_splits(folder):
     raise UserError(
         f'the run folder {run} is in the folder of the data, where it would be '
         f'a class: choose one outside of {folder} with --workdir'
