@@ -66,7 +66,6 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
         f'are needed, each with the images of one class{hint}'
     )
-  _check_spelling(root, names)
   extra = [name for name in names if name not in own]
   if extra and not pool:
     split = next(each for each in classes if extra[0] in classes[each])
@@ -146,19 +145,6 @@ def _split_of(name):
   return next((s for s, names in _SPLITS.items() if plain in names), None)
 
 
-def _check_spelling(root, names):
-  """Refuses two class names that look the same."""
-  seen = {}
-  for name in names:
-    other = seen.setdefault(image_paths.composed(name), name)
-    if other != name:
-      raise UserError(
-          f'{root} has two class folders {name!r}, whose names differ only in '
-          f'the Unicode of their accents ({other!a}, {name!a}): '
-          'rename one, or move its images'
-      )
-
-
 def _doubts(root, parts, classes):
   """Yields warnings of folders left out, and of classes that may be none."""
   names = next(iter(classes.values()))
@@ -167,10 +153,11 @@ def _doubts(root, parts, classes):
       yield f'warning: the class {name!r} has the name of a split'
   seen = {}
   for name in names:
-    if (other := seen.setdefault(name.lower(), name)) != name:
+    other = seen.setdefault(image_paths.composed(name).lower(), name)
+    if other != name:
       yield (
-          f'warning: the classes {other!r} and {name!r} differ only in capital '
-          'letters: are they one class?'
+          f'warning: the classes {other!a} and {name!a} differ only in capital '
+          'letters or the Unicode of accents: are they one class?'
       )
   part = next(iter(parts.values()))
   beside = folders(root, Counter()) if part else []
