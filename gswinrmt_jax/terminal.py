@@ -15,21 +15,12 @@ from gswinrmt_jax.errors import interruption
 
 _PATIENCE = 2.0  # seconds before a slow operation is shown
 _TICK = 1.0  # seconds between updates of the elapsed time
-# Controls that reorder the text around them.
-_REORDER = 'LRE RLE LRO RLO PDF LRI RLI FSI PDI'.split()
 
 
 def printable(text: str) -> str:
-  r"""Returns text with control characters escaped, ESC as `\x1b`.
-
-  So are the controls of writing direction, such as U+202E, by which one name
-  could be shown as another.
-  """
+  r"""Returns text with control characters escaped, ESC as `\x1b`."""
   return ''.join(
-      ascii(c)[1:-1]
-      if unicodedata.category(c) in ('Cc', 'Cs')
-      or unicodedata.bidirectional(c) in _REORDER
-      else c
+      ascii(c)[1:-1] if unicodedata.category(c) in ('Cc', 'Cs') else c
       for c in text
   )
 
