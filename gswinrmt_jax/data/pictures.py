@@ -38,7 +38,6 @@ _TURNS = {
     8: PIL.Image.Transpose.ROTATE_90,
 }
 _WHITE = (255, 255, 255, 255)
-_STRIP = 64  # rows converted at a time
 _LOSSY = ('JPEG', 'MPO', 'WEBP')
 # Bits, bytes, palettes, integers.
 _ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16', 'I;16B')
@@ -89,8 +88,8 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   """Decodes an image to RGB, applying its EXIF orientation.
 
-  Transparent parts become white. Pillow misreads, and this keeps, the
-  transparent colour of a PNG of 16-bit RGB, or of 2-bit or 4-bit grey.
+  Transparent parts become white, but for the transparent colour of a PNG of 16
+  bits, or of 2-bit or 4-bit grey, which is kept.
 
   Pixels of more than eight bits are scaled to eight by their data type, not
   their maximum, so that the darker of two images stays darker: the range is 0
@@ -332,12 +331,7 @@ def _upright(image):
 
 def _to_rgb(image):
   if image.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
-    rgb = _to_eight_bits(image).convert('RGB')
-    clear = image.info.get('transparency')
-    if isinstance(clear, int):
-      mask = PIL.Image.fromarray(np.asarray(image) == clear)
-      rgb.paste(_WHITE[:3], mask=mask)
-    return rgb
+    return _to_eight_bits(image).convert('RGB')
   if image.has_transparency_data:
     image = image.convert('RGBA')
     paper = PIL.Image.new('RGBA', image.size, _WHITE)
@@ -346,18 +340,11 @@ def _to_rgb(image):
 
 
 def _to_eight_bits(image):
-  """Converts to 8-bit grey, a strip at a time to save memory."""
+  """Converts to 8-bit grey."""
   top = 1 if image.mode == 'F' else 65535
-  extremes = [(strip.min(), strip.max()) for strip in _strips(image)]
-  least, most = np.min(extremes), np.max(extremes)
+  values = np.array(image, np.float64)
+  least, most = values.min(), values.max()
   if not (least >= 0 and most <= top):  # so that NaN is out of range too
     raise _RangeError(f'has pixels of {least:g} to {most:g}, not of 0 to {top}')
-  scaled = (np.float64(strip) * (255 / top) for strip in _strips(image))
-  grey = [np.rint(strip).astype(np.uint8) for strip in scaled]
-  return PIL.Image.fromarray(np.concatenate(grey))
-
-
-def _strips(image):
-  for top in range(0, image.height, _STRIP):
-    bottom = min(top + _STRIP, image.height)
-    yield np.asarray(image.crop((0, top, image.width, bottom)))
+  values *= 255 / top
+  return PIL.Image.fromarray(np.rint(values, out=values).astype(np.uint8))
