@@ -18,6 +18,11 @@ from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.data.segmentation import MASK
 from gswinrmt_jax.errors import UserError
 
+_ADVICE = (
+    '255 is void unless --values has it: list the values of all classes, as in '
+    '--values 0,255'
+)
+
 
 class LabelImages(ClassLabels):
   """Label images, each with the name of its image, up to ending and suffix.
@@ -69,65 +74,31 @@ class LabelImages(ClassLabels):
       UserError: If a class has no pixels in train, and pixels of 255 have none,
         or there is but one class, or most unnamed classes have no pixels.
     """
-    found = table['pixels'].any(0)
+    coding, found = self.coding, table['pixels'].any(0)
     found[pictures.VOID] = False
-    unnamed = not collection.class_names
-    if unnamed:
-      values = self._found(found)
-      if len(values) < 2:
-        void = table['pixels'][:, pictures.VOID].sum(dtype=np.int64)
-        share = void / max(table['pixels'].sum(dtype=np.int64), 1)
-        only = f' but {values[0]}' if values else ''
-        hint = ''
-        if values and void:
-          stored = ' or '.join(map(str, self.coding.void_values))
-          use = f'use {self._option([*values, 255])}'
-          if len(self.coding.void_values) > 1:
-            use = 'list those of all classes by --values'
-            use += ' instead of --zero-is-void' * self.coding.zero_is_void
-          hint = (
-              f'; {share:.0%} of their pixels are {stored}, which is void: if '
-              f'it is the value of a class, {use}'
-          )
+    seen = found.nonzero()[0]
+    if not collection.class_names:
+      if len(seen) < 2 or 2 * len(seen) <= seen[-1]:
+        values = ','.join(map(str, seen + coding.zero_is_void)) or 'none'
         raise UserError(
-            f'the label images have no class{only}: two classes or more are '
-            f'needed{hint}'
+            'the label images must have two classes or more whose values have '
+            f'no large gaps, but have {values}; {_ADVICE}, or name all, also '
+            'unused ones, by --classes'
         )
-      most = int(found.nonzero()[0][-1])
-      all_values = self.coding.class_values[: most + 1]
+      all_values = coding.class_values[: seen[-1] + 1]
       collection.class_names = tuple(map(str, all_values))
     train = table[: len(collection.splits['train'])]
     pixels = train['pixels'].sum(0, np.int64)
     void = pixels[pictures.VOID]
     pairs = zip(collection.class_names, pixels, strict=False)
     missing = [name for name, count in pairs if not count]
-    coding = self.coding
     is_said = coding.void is not None or coding.zero_is_void or coding.values
     if void and missing and not is_said:
       raise UserError(
-          f'class {missing[0]!r} has no pixels in train; '
-          f'{void / pixels.sum():.0%} of the pixels are 255, which is void: '
-          'if it is the value of a class, list those of all classes, as in '
-          '--values 0,255; if 255 does mean no class, say so with --void 255'
+          f'class {missing[0]!r} has no pixels in train, and '
+          f'{void / pixels.sum():.0%} of the pixels are 255; {_ADVICE}; if 255 '
+          'does mean no class, say so with --void 255'
       )
-    if unnamed and 2 * found.sum() < len(collection.class_names):
-      raise UserError(
-          f'the label images have {len(values)} classes, whose values go up to '
-          f'{values[-1]}: {some([*map(str, values)])}; if there are no others, '
-          f'use {self._option(values)}, or name all classes, also unused ones, '
-          'by --classes'
-      )
-
-  def _found(self, found):
-    """Returns the values of the classes that have pixels."""
-    return (found.nonzero()[0] + self.coding.zero_is_void).tolist()
-
-  def _option(self, values):
-    """Returns the options with which the classes have these values."""
-    void = (
-        ' and, instead of --zero-is-void, --void 0' * self.coding.zero_is_void
-    )
-    return f'--values {",".join(map(str, values))}{void}'
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
