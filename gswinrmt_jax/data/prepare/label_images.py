@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 import hashlib
-import os
 import pathlib
 from typing import Any
 
@@ -125,15 +124,8 @@ class LabelImages(ClassLabels):
         for count, name in (ranked[0], ranked[-1])
     )
     yield f'  of the others in train: {most} (most) to {least} (least)'
-    unseen, values = [], self.coding.class_values[: len(names)]
-    for name, count, value in zip(names, pixels, values, strict=True):
-      if value == self.coding.void:
-        yield (
-            f'  warning: --void {value} is the value of class {name!r}, which '
-            'therefore has no pixels'
-        )
-      elif not count:
-        unseen.append(name)
+    counts = zip(names, pixels, strict=True)
+    unseen = [name for name, count in counts if not count]
     if unseen:
       yield f'  warning: classes without pixels in train: {some(unseen)}'
 
@@ -197,12 +189,6 @@ def find(
     raise UserError(f'--void {void}: values are from 0 to 255')
   if values:
     _check_values(values, names, void, zero_is_void)
-  for kind, ending in zip(('image', 'label'), endings, strict=True):
-    suffix = os.path.splitext(f'a{ending}')[1]
-    if suffix.lower() in image_paths.SUFFIXES:
-      raise UserError(
-          f'--{kind}-ending is {ending!r}: leave out the suffix {suffix}'
-      )
   if root.resolve() == labels.resolve() and not endings[1]:
     raise UserError(
         f'--labels is the folder of --images, {root}: name that of the label '
@@ -241,13 +227,10 @@ def find(
 
 def _check_values(values, names, void, zero_is_void):
   given = f'--values {",".join(map(str, values))}'
-  if not all(0 <= value <= 255 for value in values):
-    raise UserError(f'{given}: values are from 0 to 255')
-  if len(set(values)) < len(values):
-    raise UserError(f'{given} has a value twice')
-  if not 2 <= len(values) <= MAX_CLASSES:
+  different = set(values) & {*range(256)}
+  if not 2 <= len(values) == len(different) <= MAX_CLASSES:
     raise UserError(
-        f'{given}: must list from 2 to {MAX_CLASSES} values, one for each class'
+        f'{given}: must be 2 to {MAX_CLASSES} different values from 0 to 255'
     )
   if len(names) != len(values):
     raise UserError(
