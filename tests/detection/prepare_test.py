@@ -470,7 +470,6 @@ def test_masks_that_are_refused(mask, said, refused):
         ),
         ('images', {'file_name': 'x.png'}, r'x\.png \(is in .*not i'),
         ('images', {'width': 21}, r'20 x 12 pixels .*, in .* 21 x 12'),
-        ('images', {'width': 'wide'}, "the width 'wide' and the height 12 i"),
         ('categories', {'name': 'car'}, "the category 'car' twice"),
         ('categories', {'name': ''}, 'the id 90 has no name: give it one'),
     ],
@@ -496,7 +495,7 @@ def test_images_and_categories_that_are_refused(part, fields, said, refused):
                 each.update(file_name=f'x{each["id"]}.png')
                 for each in content['images']
             ],
-            'none of its 8 images is in .*images, the first is x5.png',
+            r'no image is left for train: x5\.png is in .*, but not in',
         ),
         (lambda content: content.update(images=[]), 'all.json has no images'),
         (

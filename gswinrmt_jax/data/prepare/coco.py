@@ -13,11 +13,7 @@ from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.collection import Collection, UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.prepare import side_files
-from gswinrmt_jax.data.prepare.object_labels import (
-    counted,
-    Found,
-    ObjectLabels,
-)
+from gswinrmt_jax.data.prepare.object_labels import Found, ObjectLabels
 from gswinrmt_jax.errors import UserError
 
 _ID = int | float | str
@@ -87,11 +83,6 @@ def find(
       else:
         missing[image['file_name']] = f'is in {file.path}, but not in {root}'
     splits[split] = [ImageFile(name, 0) for name in names.values() if name]
-    if not splits[split]:
-      raise UserError(
-          f'{file.path}: none of its {counted(len(names), "image")} is in '
-          f'{root}, the first is {file.images[0]["file_name"]}'
-      )
     for annotation in file.annotations:
       if name := names[annotation['image_id']]:
         objects[name].append(annotation)

@@ -180,9 +180,8 @@ def find(
     endings: As in `side_files.paired`.
 
   Raises:
-    UserError: If the folders do not match, no image has a label image, two
-      files have the same name up to the suffix, or `classes`, `void`, `values`
-      or `endings` are invalid.
+    UserError: If the folders do not match, two files have the same name up to
+      the suffix, or `classes`, `void` or `values` are invalid.
   """
   names = _class_names(classes) if classes else tuple(map(str, values))
   if void is not None and not 0 <= void <= 255:
@@ -197,16 +196,6 @@ def find(
   coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void, values)
   ignored = Counter()
   splits, unpaired = side_files.paired(root, labels, ignored, endings=endings)
-  if unpaired and not any(splits.values()):
-    first, why = next(iter(unpaired.items()))
-    advice = (
-        ': if names differ only in what they end in before the suffix, use '
-        '--label-ending or --image-ending'
-    )
-    raise UserError(
-        f'{root}: no image has a label image of the same name; {first} {why}'
-        + advice * (not any(endings))
-    )
   return Collection(
       root,
       names,
@@ -244,7 +233,7 @@ def _check_values(values, names, void, zero_is_void):
 
 
 def _class_names(path):
-  names = side_files.read_lines('--classes', path, numbered=True)
+  names = side_files.read_lines('--classes', path)
   if not 2 <= len(names) <= MAX_CLASSES:
     raise UserError(
         f'--classes {path} must have from 2 to {MAX_CLASSES} names, one per '

@@ -75,7 +75,7 @@ def find(
   if same and all(map(os.path.isdir, inside)):
     root, boxes = inside
   if classes:
-    names = side_files.read_lines('--classes', classes, numbered=True)
+    names = side_files.read_lines('--classes', classes)
   suffixes = Counter(
       map(image_paths.suffix_of, image_paths.files(boxes, '', ''))
   )

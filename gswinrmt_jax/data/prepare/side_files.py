@@ -11,34 +11,24 @@ from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
 
 
-def read_lines(
-    option: str, path: pathlib.Path, *, numbered: bool = False
-) -> tuple[str, ...]:
+def read_lines(option: str, path: pathlib.Path) -> tuple[str, ...]:
   """Returns the lines of the file that an option names, each different.
 
-  Args:
-    option: The option.
-    path: The file.
-    numbered: Whether a line's number is that of a class, which an empty line
-      would shift; otherwise, empty lines are passed over.
-
   Raises:
-    UserError: If it cannot be read, is empty, or has a line twice; and if it
-      has an empty line between others where lines are numbered.
+    UserError: If it cannot be read, is empty, or has a line twice or an empty
+      line between others.
   """
   try:
-    lines = path.read_text('utf-8-sig').rstrip().splitlines()
+    text = path.read_text('utf-8-sig').rstrip()
   except (OSError, UnicodeDecodeError) as error:
     why = getattr(error, 'strerror', None) or 'it is not text in UTF-8'
     raise UserError(f'{option} {path} cannot be read: {why}') from error
-  counts = Counter(map(str.strip, lines))
-  twice = [line for line, count in counts.items() if line and count > 1]
-  if numbered and '' in counts:
-    raise UserError(f'{option} {path} has an empty line between others')
-  if twice or not lines:
-    said = f'has {twice[0]!r} twice' if twice else 'is empty'
-    raise UserError(f'{option} {path} {said}')
-  return tuple(filter(None, counts))
+  counts = Counter(map(str.strip, text.splitlines()))
+  if not counts or '' in counts:
+    raise UserError(f'{option} {path} is empty, or has an empty line')
+  if twice := [line for line, count in counts.items() if count > 1]:
+    raise UserError(f'{option} {path} has {twice[0]!r} twice')
+  return tuple(counts)
 
 
 def paired(
@@ -66,8 +56,7 @@ def paired(
     The images by split; why images or label files are left out.
 
   Raises:
-    UserError: If the folders have different splits, or there is no image or no
-      label image; and as in `_by_stem`.
+    UserError: If the folders have different splits; and as in `_by_stem`.
   """
   # Tools for YOLO write images/ and labels/ into the folder of each split.
   one_folder = labels.resolve() == root.resolve()
@@ -91,11 +80,8 @@ def paired(
         'both must be divided in the same way; add what is missing, or move '
         'the other folder elsewhere'
     )
-  what = suffix or _named('label image', of_labels)
-  if not suffix and not any(images.values()):
-    raise UserError(f'{root} has no {_named("image", ending)}')
-  if not suffix and not any(label_files.values()):
-    raise UserError(f'{labels} has no {what}')
+  named = f'whose name ends in {of_labels}' if of_labels else 'of the same name'
+  what = suffix or f'label image {named}'
   splits, unpaired = {}, {}
   for split, pictured in images.items():
     theirs, splits[split] = label_files[split], []
@@ -126,21 +112,14 @@ def check_size(
     ValueError: If they differ or are no numbers; the message reads 'has ...'.
   """
   try:
-    width, height = map(float, stated)
+    same = size == tuple(map(float, stated))
   except (ValueError, TypeError):
-    raise ValueError(
-        f'has the width {stated[0]!r} and the height {stated[1]!r} in {path}: '
-        'both must be numbers of pixels'
-    ) from None
-  if size != (width, height):
+    same = False
+  if not same:
     raise ValueError(
         f'has {size[0]} x {size[1]} pixels (after any EXIF rotation), in '
         f'{path} {stated[0]} x {stated[1]}'
     )
-
-
-def _named(kind, ending):
-  return kind + f' whose name ends in {ending}' * bool(ending)
 
 
 def _by_stem(root, ignored, suffix=None, *, place='', ending='', not_ending=''):
