@@ -56,7 +56,7 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
   (tmp_path / 'my pets/cat/3.jpg').write_bytes(b'x')
   with pytest.raises(UserError, match=r'1 of the .* the first cat/3\.jpg'):
     prepare('folder', str(tmp_path / 'my pets'), '--jobs=1')
-  assert 'left out as damaged: 1' in capsys.readouterr().out
+  assert 'left out: 1, the first cat/3.jpg (' in capsys.readouterr().out
 
 
 def test_folders_without_an_image_are_refused(tmp_path):

@@ -182,8 +182,8 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
   assert f'{tmp_path}/labels/train/d.png\tis without an image' in listed
   _run(tmp_path, '--on-error=skip')
   said = capsys.readouterr().out
-  assert 'train 2, val 1' in said and 'damaged' not in said
-  assert 'missing or without a counterpart: 2, the first train/c.jpg' in said
+  assert 'train 2, val 1' in said
+  assert 'left out: 2, the first train/c.jpg (has no label image of' in said
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_bad_files_are_named(tmp_path, capsys):
   ):
     assert re.search(want, line)
   _run(tmp_path, *options, '--on-error=skip')
-  assert 'left out as damaged: 5' in capsys.readouterr().out
+  assert 'left out: 5, the first train/a.jpg (' in capsys.readouterr().out
   report = json.loads((tmp_path / 'out/scenes/1.0.0/report.json').read_text())
-  assert len(report['damaged']) == 5 and not report['unpaired']
+  assert len(report['left_out']) == 5
   assert not (tmp_path / 'out/scenes-damaged.txt').exists()
 
 

@@ -321,21 +321,12 @@ def test_sizes_may_be_text(prepare):
   assert 'train: 14 objects' in prepare(content)
 
 
-def test_a_missing_image_is_not_damaged(root, prepare):
-  (root / 'images' / 'c.png').unlink()
-  said = prepare(_coco(), '--on-error=skip')
-  assert 'damaged' not in said
-  assert (
-      'left out, as missing or without a counterpart: 1, the first c.png (is in'
-  ) in said
-
-
 def test_an_image_of_the_same_name_elsewhere_is_another(root, prepare):
   """As in videos of several cameras; if all are elsewhere, they were moved."""
   (root / 'images' / 'left').mkdir()
   (root / 'images' / 'c.png').rename(root / 'images' / 'left' / 'c.png')
   said = prepare(_coco(), '--on-error=skip')
-  assert 'counterpart: 1, the first c.png (is in' in said
+  assert 'left out: 1, the first c.png (is in' in said
   assert 'left/c.png' not in _stored(root)
   content = _coco()
   for image in content['images']:
@@ -590,7 +581,7 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, prepare):
   with pytest.raises(UserError, match=r'a\.xml, which is not XML in UTF-8: u'):
     prepare(boxes, '--replace')
   said = prepare(boxes, '--replace', '--on-error=skip')
-  assert 'left out as damaged: 1' in said
+  assert 'left out: 1, the first a.png (has ' in said
   (boxes / 'a.xml').unlink()
   with pytest.raises(UserError, match=r'first a\.png \(has no \.xml'):
     prepare(boxes, '--replace')

@@ -90,13 +90,6 @@ def summarize(
     width, height = table[['width', 'height']][row].tolist()
     return {'file_name': names[row], 'width': width, 'height': height}
 
-  def left_out(some):
-    return [
-        {'file_name': name, 'problem': problem}
-        for name, problem in problems.items()
-        if name in some
-    ]
-
   return {
       'images': str(collection.root),
       'source': collection.source,
@@ -114,8 +107,10 @@ def summarize(
           'smallest': sized(areas.argmin()),
           'largest': sized(areas.argmax()),
       },
-      'damaged': left_out(problems.keys() - collection.unpaired.keys()),
-      'unpaired': left_out(collection.unpaired),
+      'left_out': [
+          {'file_name': name, 'problem': problem}
+          for name, problem in problems.items()
+      ],
       'identical': _identical(collection, table['digest']),
       'ignored': {k: v for k, v in collection.ignored.most_common() if v},
   }
@@ -139,14 +134,9 @@ def lines(
   odd = [f'{k} {v}' for k, v in first['by_mode'].items() if k not in _PLAIN]
   if odd:
     yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'
-  if count := len(report['damaged']):
-    yield f'  left out as damaged: {count:,}'
-  if unpaired := report['unpaired']:
-    shown = '{file_name} ({problem})'.format_map(unpaired[0])
-    yield (
-        f'  left out, as missing or without a counterpart: {len(unpaired):,}, '
-        f'the first {shown}'
-    )
+  if left_out := report['left_out']:
+    shown = '{file_name} ({problem})'.format_map(left_out[0])
+    yield f'  left out: {len(left_out):,}, the first {shown}'
   if count := report['turned_by_exif']:
     told = '' if labels.by_class else '; labels are those of the rotated images'
     yield f'  rotated by their EXIF: {count:,}{told}'
