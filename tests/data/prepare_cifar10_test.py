@@ -58,8 +58,10 @@ def test_stock_tfds_reads_what_was_prepared(make, tmp_path, capfd):
 def test_what_is_there_is_written_again_if_asked(tmp_path, capsys):
   root, archive = str(tmp_path / 'tfds'), str(binary_archive(tmp_path))
   final = cifar10.prepare(root, archive)
+  os.chmod(root, 0o555)  # What is there need not be writable.
   cifar10.prepare(root, str(python_archive(tmp_path)))
   assert capsys.readouterr().out.endswith('nothing done\n')
+  os.chmod(root, 0o755)
   (final / 'mark').touch()
   assert cifar10.prepare(root, archive, replace=True) == final
   assert not (final / 'mark').exists()

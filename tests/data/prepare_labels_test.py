@@ -508,9 +508,9 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   assert 'with other shares, splits, names or sizes of files: ' in refused(
       '--val=0.2'
   )
-  assert 'seed (0 there, 1 here)' in refused('--seed=1')
-  assert 'void (None there, 2 here)' in refused('--void=2')
-  assert 'zero_is_void (False there, True here)' in refused('--zero-is-void')
+  assert 'with other seed, splits' in refused('--seed=1')
+  assert 'with other void: ' in refused('--void=2')
+  assert 'with other zero_is_void: ' in refused('--zero-is-void')
   assert 'with other values, class names: ' in refused('--values=0,1,2')
   names = f'--classes={tmp_path}/names'
   (tmp_path / 'names').write_text('x\ny\nz\n')
@@ -521,7 +521,7 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   (tmp_path / 'names').write_text('x\ny\nz\n')
   image_files.write(tmp_path / 'images', ['20.jpg'])
   (tmp_path / 'labels/20.png').write_bytes(_label(3))
-  assert 'number of images (20 there, 21 here)' in refused(names)
+  assert 'number of images' in refused(names)
   _run(tmp_path, names, '--replace')
   assert len(json.loads(report.read_text())['splits']) == 3
   assert os.listdir(report.parents[1]) == ['1.0.0']

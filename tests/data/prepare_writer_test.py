@@ -235,21 +235,6 @@ def test_what_is_replaced_stays_until_the_new_is_whole(tmp_path):
   assert os.listdir(final.parent) == ['1.0.0']
 
 
-def test_who_waited_says_that_the_data_are_there(tmp_path, capsys, monkeypatch):
-  image_files.write(tmp_path / 'in', _NAMES)
-  final = _prepared(tmp_path)
-  capsys.readouterr()
-  # Prepared by another process, after this one looked.
-  looked = writer.is_prepared
-  answers = iter([lambda *_: False, looked])
-  monkeypatch.setattr(
-      writer, 'is_prepared', lambda *about: next(answers)(*about)
-  )
-  assert _prepared(tmp_path) == final
-  last = capsys.readouterr().out.splitlines()[-1]
-  assert 'already prepared' in last
-
-
 def test_too_little_room_is_told_before_writing(tmp_path, monkeypatch):
   usage = types.SimpleNamespace(free=10)
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)

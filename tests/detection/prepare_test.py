@@ -370,8 +370,8 @@ def test_what_differs_is_named_without_its_content(root, prepare):
     prepare(other)
   assert str(caught.value) == (
       f'{root}/data/things/1.0.0 is prepared already, with other content of '
-      'boxes, number of images (8 there, 7 here), splits, names or sizes of '
-      'files: prepare it again with --replace, or choose another name or --dir'
+      'boxes, number of images, splits, names or sizes of files: prepare it '
+      'again with --replace, or choose another name or --dir'
   )
 
 

@@ -60,17 +60,15 @@ def prepare(
 
   version = str(cifar.Cifar10.VERSION)
   final = prepared.data_root(data_dir) / 'cifar10' / version
-  if not replace and writer.is_prepared(final, {}):
-    return final
-  print(f'cifar10: preparing {final}', flush=True)
 
   def write(folder):
+    print(f'cifar10: preparing {final}', flush=True)
     _build(folder, version, archive)
 
-  if not writer.write_whole(final, write, replace=replace):
-    writer.is_prepared(final, {})
-    return final
-  print(f'cifar10: prepared {final}')
+  if writer.write_whole(final, write, replace=replace):
+    print(f'cifar10: prepared {final}')
+  else:
+    writer.check_prepared(final, {})
   return final
 
 

@@ -79,13 +79,9 @@ def prepare(
   collection = find()
   collections.check(collection)
   request = _request(collection)
-  if not replace and is_prepared(final, request):
-    if changed := _newer(collection, final / 'report.json'):
-      changed = terminal.printable(str(changed))
-      print(f'  warning: {changed} changed later; --replace prepares it again')
-    return final
 
   def write(folder):
+    print(f'{name}: preparing {final}', flush=True)
     _check_room(collection, folder)
     table, problems = inspection.inspect_all(name, collection, jobs)
     problems = collection.unpaired | problems
@@ -105,17 +101,19 @@ def prepare(
         text + '\n', 'utf-8', 'backslashreplace'
     )
 
-  print(f'{name}: preparing {final}', flush=True)
   if not write_whole(final, write, replace=replace):
-    is_prepared(final, request)  # by another process; of the same, or refused
+    check_prepared(final, request)
+    if changed := _newer(collection, final / 'report.json'):
+      changed = terminal.printable(str(changed))
+      print(f'  warning: {changed} changed later; --replace prepares it again')
     return final
   damaged.unlink(missing_ok=True)
   print(f'{name}: prepared {final}')
   return final
 
 
-def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
-  """Returns whether a data set is there, and says so.
+def check_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> None:
+  """Says that a data set is there already.
 
   Args:
     final: Its directory.
@@ -123,31 +121,27 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
       which other writers may not have. Files may have moved to other places.
 
   Raises:
-    UserError: If it is made of something else.
+    UserError: If it is made of something else, or damaged.
   """
-  if not prepared.open_version(final):
-    return False
+  prepared.open_version(final)
   try:
     report = files.read_json(final / 'report.json')
     before = report.get('request', {})
   except (OSError, UserError, AttributeError):
     before = {}
-  name, request = final.parent.name, json.loads(json.dumps(request))
-  differing = []
-  for key, value in request.items():
-    there = before.get(key)
-    if before and key not in _PLACES and value != there:
-      if key == _FILES:  # The name in reports; it covers the splits, too.
-        key = 'splits, names or sizes of files'
-      plain = all(isinstance(x, int | float | None) for x in (value, there))
-      differing.append(key + f' ({there} there, {value} here)' * plain)
+  request = json.loads(json.dumps(request))
+  shown = {_FILES: 'splits, names or sizes of files'}  # It covers all three.
+  differing = [
+      shown.get(key, key)
+      for key, value in request.items()
+      if before and key not in _PLACES and value != before.get(key)
+  ]
   if differing:
     raise UserError(
         f'{final} is prepared already, with other {", ".join(differing)}: '
         'prepare it again with --replace, or choose another name or --dir'
     )
-  print(f'{name}: already prepared in {final}, nothing done')
-  return True
+  print(f'{final.parent.name}: already prepared in {final}, nothing done')
 
 
 def _request(collection):
@@ -216,7 +210,8 @@ def write_whole(
   write, and the first to finish is kept.
 
   Returns:
-    Whether it was written here, not by another process.
+    Whether it was written here; False if it was there, or another process has
+    written it.
 
   Raises:
     UserError: If the directory cannot be written.
@@ -227,7 +222,7 @@ def write_whole(
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
       if held:
         files.remove_leftovers(parent)  # which may give `final` its name back
-      if final.exists() and not replace:  # Another process has written it.
+      if final.exists() and not replace:
         return False
       parent.mkdir(exist_ok=True)
       try:
