@@ -25,12 +25,16 @@ from gswinrmt_jax.terminal import counted
 Size = tuple[int, int]  # width and height in pixels
 
 _NAMED = 10  # most classes whose objects a report counts by name
-# What is reported of boxes that are not in their image; `{}` is their number.
+# What is reported of odd boxes; `{}` is their number.
 _ODD = {
     'empty': '{} without width or height, left out',
     'outside': '{} outside of the image, left out',
     'cut': '{} beyond the border of the image, cut off there',
+    'elsewhere': '{} elsewhere than the mask of the object',
 }
+_MISPLACED = (
+    'boxes must be x y w h in pixels, and masks those of the same objects'
+)
 _MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
 _OVERLAP = 0.5  # IoU of a box and its mask below which they contradict.
 _SMALL = 2  # Side of a box in pixels below which masks are too coarse for that.
@@ -86,23 +90,20 @@ class ObjectLabels(ClassLabels):
       hints: Mapping[str, str] | None = None,
   ):
     self.read, self.num_classes, self.masks = read, num_classes, masks
-    self.hints = hints or {}
+    self.hints = {**(hints or {}), 'elsewhere': _MISPLACED}
     self.findings = (
         ('seen', 'i4', (2,)),  # width and height, as EXIF turns the image
         ('objects', 'O'),  # `detection.Objects`
         *((name, 'i4') for name in _ODD),
-        ('beyond', 'i4'),  # of those cut, by more than a pixel
-        ('compared', 'i4'),  # boxes, with their masks
-        ('elsewhere', 'O'),  # of them, `Found.which` if the mask is elsewhere
     )
 
   def objects(
       self, image: ImageFile, size: Size
-  ) -> tuple[detection_lib.Objects, list[str], Counter]:
+  ) -> tuple[detection_lib.Objects, Counter]:
     """Returns the objects of an image within it.
 
     Returns:
-      The objects, how messages name them, and how many are `_ODD`.
+      The objects, and how many are `_ODD`.
 
     Raises:
       ValueError: If they cannot be used.
@@ -119,8 +120,8 @@ class ObjectLabels(ClassLabels):
       if (cut[2:] <= cut[:2]).any():
         odd['outside'] += 1
         continue
-      odd['cut'] += bool((cut != found.box).any())
-      odd['beyond'] += bool((np.abs(cut - found.box) > 1).any())
+      # Less than a pixel may be rounding.
+      odd['cut'] += bool((np.abs(cut - found.box) > 1).any())
       kept.append(found._replace(box=tuple(cut.tolist())))
     boxes = np.array([found.box for found in kept], np.float64).reshape(-1, 4)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -139,19 +140,13 @@ class ObjectLabels(ClassLabels):
         np.array(areas, np.float64),
         masks,
     )
-    return objects, [found.which for found in kept], odd
+    odd['elsewhere'] = _elsewhere(objects, size)
+    return objects, odd
 
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns the objects, and what is odd about them, see `findings`."""
-    objects, which, odd = self.objects(image, picture.size)
-    compared, elsewhere = _compared(objects, picture.size)
-    return (
-        picture.size,
-        objects,
-        *(odd[name] for name in (*_ODD, 'beyond')),
-        len(compared),
-        [which[index] for index in elsewhere],
-    )
+    objects, odd = self.objects(image, picture.size)
+    return picture.size, objects, *(odd[name] for name in _ODD)
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
     """Refuses images of which no image for training has an object.
@@ -163,25 +158,18 @@ class ObjectLabels(ClassLabels):
     """
     train = table[: len(collection.splits['train'])]
     if all(objects.crowds.all() for objects in train['objects']):
-      reasons = [
-          _ODD[name].format(counted(count, 'box', 'boxes'))
-          for name in ('empty', 'outside')
-          if (count := int(train[name].sum()))
-      ]
-      if train['outside'].any() and (hint := self.hints.get('outside')):
-        reasons[-1] += f': {hint}'
-      if crowds := sum(len(objects.crowds) for objects in train['objects']):
-        reasons.append(f'all {crowds:,} are marked as crowds (iscrowd)')
-      said = '; '.join(reasons)
-      raise UserError(
-          'no image of train has an object' + f': {said}' * bool(said)
-      )
-    masks = _masks_elsewhere(collection.images, table)
-    if 2 * masks['elsewhere'] > masks['compared']:
-      raise UserError(
-          f'{_said(masks)}: boxes must be x y w h in pixels, and masks those '
-          'of the same objects'
-      )
+      crowds = sum(len(objects.crowds) for objects in train['objects'])
+      said = [counted(crowds, 'crowd')]
+      for name in ('empty', 'outside'):
+        boxes = counted(int(train[name].sum()), 'box', 'boxes')
+        said.append(_ODD[name].format(boxes))
+      if train['outside'].any() and 'outside' in self.hints:
+        said.append(self.hints['outside'])
+      raise UserError(f'no image of train has an object: {"; ".join(said)}')
+    elsewhere = _where(collection.images, table['elsewhere'])
+    total = sum((~objects.crowds).sum() for objects in table['objects'])
+    if 2 * elsewhere['count'] > total:
+      raise UserError(f'{_said("elsewhere", elsewhere)}: {_MISPLACED}')
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
@@ -205,8 +193,6 @@ class ObjectLabels(ClassLabels):
         'masks': self.masks,
         'sides': summary(sides) if sides else None,
         'odd': {name: _where(images, table[name]) for name in _ODD},
-        'beyond': int(table['beyond'].sum()),
-        'boxes_and_masks': _masks_elsewhere(images, table),
     }
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
@@ -241,14 +227,11 @@ class ObjectLabels(ClassLabels):
       for name, odd in found['odd'].items():
         hint = self.hints.get(name)
         # Masks show better than borders whether boxes are where objects are.
-        if name == 'cut' and (masks or found['beyond'] <= _MANY * total):
+        if name == 'cut' and (masks or odd['count'] <= _MANY * total):
           hint = None
         if odd['count']:
-          text = _ODD[name].format(counted(odd['count'], 'box', 'boxes'))
-          text = f'{split}: {text}, the first in {odd["first"]}'
+          text = f'{split}: {_said(name, odd)}'
           yield f'  warning: {text}: {hint}' if hint else f'  {text}'
-      if found['boxes_and_masks']['elsewhere']:
-        yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
       yield '  training prints the sides after resizing (see anchor_scale)'
     train = report['splits']['train']
@@ -316,14 +299,20 @@ def _where(images, counts):
   return {'count': int(counts.sum()), 'first': first}
 
 
-def _compared(objects, size):
-  """Returns which boxes are compared with their masks, and which contradict.
+def _said(name, odd):
+  """Returns the text on odd boxes, given what `_where` returns."""
+  boxes = counted(odd['count'], 'box', 'boxes')
+  return f'{_ODD[name].format(boxes)}, the first in {odd["first"]}'
+
+
+def _elsewhere(objects, size):
+  """Returns how many boxes contradict their masks.
 
   Crowds and small boxes are not compared. A box goes with its mask if it
   overlaps the mask's bounding box, or if their sides are a pixel apart at most.
   """
   if not objects.masks:
-    return [], []
+    return 0
   width, height = size
   coder = detection_lib.pycocotools('mask')
   runs = [
@@ -339,35 +328,7 @@ def _compared(objects, size):
   apart = shared < _OVERLAP * (sum(areas) - shared)
   apart &= (np.abs(boxes - around) > 1).any(1)
   large = (boxes[:, 2:] - boxes[:, :2]).min(1) >= _SMALL
-  compared = np.flatnonzero(large & ~objects.crowds)
-  return compared, compared[apart[compared]]
-
-
-def _masks_elsewhere(images, table):
-  """Returns how many masks of `images` are elsewhere than their boxes."""
-  first = next(
-      (
-          {'file_name': image.file_name, 'object': which[0]}
-          for image, which in zip(images, table['elsewhere'], strict=True)
-          if which
-      ),
-      None,
-  )
-  return {
-      'compared': int(table['compared'].sum()),
-      'elsewhere': sum(map(len, table['elsewhere'])),
-      'first': first,
-  }
-
-
-def _said(masks):
-  """Returns the text on what `_masks_elsewhere` counts."""
-  first = '{object} of {file_name}'.format_map(masks['first'])
-  return (
-      f'the masks of {masks["elsewhere"]:,} of '
-      f'{counted(masks["compared"], "object")} lie elsewhere than their boxes, '
-      f'the first {first}'
-  )
+  return int((apart & large & ~objects.crowds).sum())
 
 
 def _run_lengths(counts):
