@@ -97,25 +97,18 @@ def find(
   ignored['images that are not in the files'] += len(there) - len(entries)
   if len(splits) == 1:
     splits = {UNDIVIDED: splits['train']}
-  masks, notes = _with_masks(objects)
   return Collection(
       root,
       tuple(categories.values()),
       splits,
       ignored,
-      notes=notes,
       source={
           'boxes': {split: str(path) for split, path in paths.items()},
           'content of boxes': {
               split: file.checksum for split, file in files.items()
           },
       },
-      labels=ObjectLabels(
-          read,
-          len(labels),
-          masks=masks,
-          hints={'cut': _CORNERS},
-      ),
+      labels=ObjectLabels(read, len(labels), {'cut': _CORNERS}),
       unpaired=missing,
   )
 
@@ -149,27 +142,6 @@ def _file_names(file, root, there):
       raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
     names[number] = found[0] if found else None
   return names
-
-
-def _with_masks(objects):
-  """Returns whether all objects have masks; a note if only some have.
-
-  Regions to ignore need none: `_found` gives them that of their box.
-  """
-  masks = [
-      (name, each.get('segmentation'))
-      for name, found in objects.items()
-      for each in found
-      if not each.get('ignore')
-  ]
-  without = [name for name, mask in masks if not mask]
-  total = len(masks)
-  if not 0 < len(without) < total:
-    return total > 0 and not without, []
-  return False, [
-      f'warning: only {total - len(without):,} of {total:,} objects have '
-      f'masks: none are stored; {without[0]} has an object without one'
-  ]
 
 
 def _read(path):

@@ -101,11 +101,6 @@ class _VOC:
       names = sorted(found)
     self.names = tuple(names)
 
-  def masked(self, content: bytes) -> set[bool]:
-    """Returns that its objects have no masks."""
-    del content
-    return {False}
-
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file; difficult ones are crowds."""
     root = _voc_root(path)
@@ -184,11 +179,6 @@ class _Yolo:
         )
       names = _yaml_names(path)
     self.names = tuple(names)
-
-  def masked(self, content: bytes) -> set[bool]:
-    """Returns whether its objects are polygons; both, if only some are."""
-    lines = map(bytes.split, content.splitlines())
-    return {len(line) > 5 for line in lines if len(line) > 4 and len(line) % 2}
 
   def read(self, path: pathlib.Path, size: Size) -> list[Found]:
     """Returns the objects in an image's file."""
@@ -294,27 +284,16 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       return []
     return kind.read(boxes / image.label_file, size)
 
-  content, masked, notes = hashlib.sha256(), {}, []
+  content = hashlib.sha256()
   for name in sorted(image.label_file for image in images if image.label_file):
-    stored = (boxes / name).read_bytes()
-    content.update(name.encode() + stored)
-    for has_mask in kind.masked(stored):
-      masked.setdefault(has_mask, name)
-  if len(masked) > 1:
-    notes = [
-        'warning: some objects are polygons, others boxes: no masks stored, '
-        f'{masked[False]} has a box'
-    ]
+    content.update(name.encode() + (boxes / name).read_bytes())
   return Collection(
       root,
       kind.names,
       splits,
       ignored,
-      notes=notes,
       source={'boxes': str(boxes), 'content of boxes': content.hexdigest()},
-      labels=ObjectLabels(
-          read, len(kind.names), masks=masked.keys() == {True}, hints=kind.hints
-      ),
+      labels=ObjectLabels(read, len(kind.names), kind.hints),
       unpaired=unpaired,
   )
 

@@ -74,7 +74,7 @@ class ObjectLabels(ClassLabels):
     read: Returns the objects of an image, given its size. It raises ValueError
       if they cannot be used; the message says why.
     num_classes: Number of classes.
-    masks: Whether to store masks, which then every object has.
+    masks: Whether every object has a mask, and masks are stored; see `check`.
     hints: What it suggests of boxes that are `outside`, and of many that are
       `cut`, unless masks show where objects are.
   """
@@ -85,16 +85,15 @@ class ObjectLabels(ClassLabels):
       self,
       read: Callable[[ImageFile, Size], Sequence[Found]],
       num_classes: int,
-      *,
-      masks: bool = False,
       hints: Mapping[str, str] | None = None,
   ):
-    self.read, self.num_classes, self.masks = read, num_classes, masks
+    self.read, self.num_classes, self.masks = read, num_classes, False
     self.hints = {**(hints or {}), 'elsewhere': _MISPLACED}
     self.findings = (
         ('seen', 'i4', (2,)),  # width and height, as EXIF turns the image
         ('objects', 'O'),  # `detection.Objects`
         *((name, 'i4') for name in _ODD),
+        ('masked', '?'),  # whether an object that is no crowd has a mask
     )
 
   def objects(
@@ -103,7 +102,7 @@ class ObjectLabels(ClassLabels):
     """Returns the objects of an image within it.
 
     Returns:
-      The objects, and how many are `_ODD`.
+      The objects; how many are `_ODD`, and whether they are `masked`.
 
     Raises:
       ValueError: If they cannot be used.
@@ -126,7 +125,7 @@ class ObjectLabels(ClassLabels):
     boxes = np.array([found.box for found in kept], np.float64).reshape(-1, 4)
     sides = boxes[:, 2:] - boxes[:, :2]
     areas, masks = sides.prod(1), None
-    if self.masks:
+    if all(found.mask for found in kept):
       masks = tuple(_runs(found, size) for found in kept)
       areas = [runs[1::2].sum() for runs in masks]
     areas = [
@@ -141,17 +140,21 @@ class ObjectLabels(ClassLabels):
         masks,
     )
     odd['elsewhere'] = _elsewhere(objects, size)
+    # Regions to ignore may have the mask of their box.
+    odd['masked'] = any(found.mask and not found.crowd for found in kept)
     return objects, odd
 
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns the objects, and what is odd about them, see `findings`."""
     objects, odd = self.objects(image, picture.size)
-    return picture.size, objects, *(odd[name] for name in _ODD)
+    numbers = (odd[name] for name in (*_ODD, 'masked'))
+    return picture.size, objects, *numbers
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
-    """Refuses images of which no image for training has an object.
+    """Finds whether every object has a mask; notes if only some have.
 
-    Refuses boxes of which more than half contradict their masks, too.
+    Refuses images of which no image for training has an object, and boxes of
+    which more than half contradict their masks.
 
     Raises:
       UserError: See above.
@@ -170,6 +173,14 @@ class ObjectLabels(ClassLabels):
     total = sum((~objects.crowds).sum() for objects in table['objects'])
     if 2 * elsewhere['count'] > total:
       raise UserError(f'{_said("elsewhere", elsewhere)}: {_MISPLACED}')
+    pairs = zip(collection.images, table['objects'], strict=True)
+    without = [i.file_name for i, objects in pairs if objects.masks is None]
+    self.masks = not without
+    if without and table['masked'].any():
+      collection.notes.append(
+          'warning: some objects have no mask: none are stored; '
+          f'{without[0]} has an object without one'
+      )
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
@@ -263,7 +274,10 @@ class ObjectLabels(ClassLabels):
 
   def metadata(self, table: np.ndarray) -> dict[str, Any]:
     """Returns a checksum of all objects, and whether they have masks."""
-    digests = np.array([*map(_digest, table['objects'])], np.uint64)
+    objects = table['objects']
+    if not self.masks:
+      objects = [each._replace(masks=None) for each in objects]
+    digests = np.array([*map(_digest, objects)], np.uint64)
     return {
         'labels': hashlib.sha256(digests.tobytes()).hexdigest(),
         'masks': self.masks,
