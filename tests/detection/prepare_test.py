@@ -112,13 +112,13 @@ def test_coco_files_by_split(root, prepare):
   pixels = np.zeros((12, 20), np.uint8)
   pixels[2:7, 1:8] = 1
   coder = detection.pycocotools('mask')
-  runs = [*detection.runs(pixels).tolist(), 0]  # Empty runs are allowed.
+  runs = detection.runs(pixels).tolist()
   coded = coder.frPyObjects({'size': [12, 20], 'counts': runs}, 12, 20)
   coded['counts'] = coded['counts'].decode()
   crowd.update(iscrowd=1, segmentation=coded)
   train['annotations'][1]['segmentation'] = {
       'size': [12, 20],
-      'counts': detection.runs(pixels).tolist(),
+      'counts': [*runs, 0],  # Empty runs are allowed.
   }
   train['annotations'][2]['bbox'] = [-3, 2, 5, 30]  # beyond the image
   train['annotations'][3]['bbox'] = [50, 2, 5, 3]  # outside
@@ -157,7 +157,7 @@ def test_coco_files_by_split(root, prepare):
   np.testing.assert_array_equal(first.boxes[0], [1, 2, 7.5, 7])
   np.testing.assert_array_equal(found['b.png'].boxes, [[0, 2, 2, 12]])
   assert first.areas.tolist() == [30, 30]
-  for mask, expected in zip(first.masks, (runs, runs[:-1]), strict=True):
+  for mask, expected in zip(first.masks, (runs, [*runs, 0]), strict=True):
     np.testing.assert_array_equal(mask, expected)
   assert 'already prepared' in prepare(train, val=val, test=None)
   for option in ('--test=0.2', '--seed=3'):
@@ -438,8 +438,9 @@ _POINTS = 'a polygon must be x and y of at least three points, in pixels up to'
         ({'size': [12, 20], 'counts': ['a']}, 'counts are not whole numbers'),
         ({'size': [12, 20], 'counts': [3, 4]}, 'its runs have 7 pixels'),
         ({'size': [12, 20], 'counts': [10**30]}, 'its runs have 1,000,000,'),
-        ({'size': [12, 20], 'counts': '34'}, 'its runs have 7 pixels'),
-        ({'size': [12, 20], 'counts': 'o' * 99}, 'its runs are damaged'),
+        ({'size': [12, 20], 'counts': '34'}, 'its runs are damaged'),
+        # pycocotools would crash, reading more numbers than there are.
+        ({'size': [12, 20], 'counts': '1' * 50 + 'o'}, 'its runs are damaged'),
     ],
 )
 def test_masks_that_are_refused(mask, said, refused):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import hashlib
 import math
+import re
 import reprlib
 from typing import Any, NamedTuple
 
@@ -38,7 +39,9 @@ _MISPLACED = (
 _MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
 _OVERLAP = 0.5  # IoU of a box and its mask below which they contradict.
 _SMALL = 2  # Side of a box in pixels below which masks are too coarse for that.
-_MOST_BITS = 60  # of a number in COCO's compressed runs
+# COCO's compressed runs. A number has six bits a character; the sixth says that
+# another follows. pycocotools reads beyond a string that ends within a number.
+_CODED = re.compile('(?:[P-o]*[0-O])*')
 _FAR = 1e6  # Largest coordinate of a polygon: pycocotools crashes at 1e9.
 _FORM = (
     'a segmentation must be a list of polygons [[x0, y0, x1, y1, ...], ...] or '
@@ -345,27 +348,6 @@ def _elsewhere(objects, size):
   return int((apart & large & ~objects.crowds).sum())
 
 
-def _run_lengths(counts):
-  """Returns the lengths of COCO's compressed runs.
-
-  A number is written in groups of five bits, the lowest first. The sixth bit
-  says that another group follows; the fifth bit of the last group is the sign.
-  From the fourth run on, it is the difference to the run before the last.
-  """
-  lengths, number, bits = [], 0, 0
-  for byte in counts:
-    if bits > _MOST_BITS:  # Adding to ever larger numbers would take hours.
-      raise ValueError('its runs are damaged')
-    group = byte - 48
-    number |= (group & 31) << bits
-    bits += 5
-    if not group & 32:
-      number -= (group >> 4 & 1) << bits
-      lengths.append(number + (lengths[-2] if len(lengths) > 2 else 0))
-      number = bits = 0
-  return lengths
-
-
 def _runs(found, size):
   """Returns polygons or COCO's runs as the runs of `detection.Objects`.
 
@@ -387,7 +369,12 @@ def _runs(found, size):
     if (across, down) != size:
       raise ValueError(f'it has {across} x {down} pixels')
     if isinstance(counts, str):
-      counts = _run_lengths(counts.encode())
+      coded = {'size': [height, width], 'counts': counts.encode()}
+      pixels = coder.decode(coded) if _CODED.fullmatch(counts) else None
+      # Of runs that end within the image, the rest is what was in memory.
+      if pixels is None or coder.encode(pixels) != coded:
+        raise ValueError('its runs are damaged')
+      return detection_lib.runs(pixels)
     if not all(isinstance(count, int) for count in counts):
       raise ValueError('its counts are not whole numbers')
     if min(counts, default=0) < 0 or sum(counts) != width * height:
@@ -401,14 +388,11 @@ def _runs(found, size):
 
 def _polygon(values):
   """Returns x and y of the points of a polygon in turn, as numbers."""
-  try:
-    numbers = [*map(float, values)]
-  except (ValueError, TypeError):
-    numbers = [math.nan]
-  near = all(abs(number) <= _FAR for number in numbers)  # NaN is not
-  if not near or len(numbers) % 2 or len(numbers) < 6:
+  numbers = np.array(values, float)
+  near = (abs(numbers) <= _FAR).all()  # NaN is not
+  if not near or numbers.ndim > 1 or len(numbers) % 2 or len(numbers) < 6:
     raise ValueError(
         'a polygon must be x and y of at least three points, in pixels up to a '
         f'million, not {reprlib.repr(values)}'
     )
-  return numbers
+  return numbers.tolist()
