@@ -138,13 +138,16 @@ def check(collection: Collection) -> None:
   """Checks that the collection can be written as a data set.
 
   Raises:
-    UserError: If there is no train, TFDS cannot store a class name, a split has
-      no images, or a class has no training images.
+    UserError: If there is no train; if a class has no name, two have the same,
+      or TFDS cannot store it; if a split has no images, or a class has no
+      training images.
   """
   if 'train' not in collection.splits:
     there = ', '.join(f'{split}/' for split in collection.splits)
     raise UserError(f'{collection.root} has {there} but no train/')
-  for name in collection.class_names:
+  for name, count in Counter(collection.class_names).items():
+    if not name or count > 1:
+      raise UserError(f'two classes have the name {name!r}, or one has none')
     # TFDS stores class names as lines of a text file, stripped.
     if not image_paths.is_utf8(name):
       raise UserError(f'the class {name!a} is not UTF-8: rename it')

@@ -117,6 +117,11 @@ def _made(names=('a', 'b'), train=(0, 1), **splits):
         ({'names': ('a', 'b\nc')}, 'line break'),
         ({'names': ('a', 'b\u2028c')}, 'line break'),
         ({'names': ('a', 'b\ud83d')}, r"'b\\ud83d' is not UTF-8"),
+        (
+            {'names': ('a', 'a')},
+            "two classes have the name 'a', or one has none",
+        ),
+        ({'names': ('', 'a')}, "the name '', or one has none"),
         ({'train': (0, 0)}, "class 'b' has no image to train with"),
         ({'val': ()}, 'no image is left for val'),
     ],

@@ -390,25 +390,21 @@ def _refused(root, prepare):
     ('fields', 'said'),
     [
         ({'id': 2}, 'two annotations have the id 2'),
-        ({'image_id': 99}, 'is of image 99, which'),
-        ({'category_id': 8}, 'unknown category 8'),
-        ({'category_id': '90'}, "unknown category '90'"),
-        ({'category_id': [90]}, r"annotations, id 1: 'category_id' is \[90\]"),
+        ({'image_id': 99}, 'is of image 99 and category 90, which are not bo'),
+        ({'category_id': 8}, 'is of image 5 and category 8, which'),
+        ({'category_id': '90'}, "and category '90', which are not"),
         (
             {'bbox': [1, 2, 3]},
             r'annotation 1: bbox must be four numbers x y w h, not \[1, 2, 3\]',
         ),
-        ({'bbox': [1, 2, 'wide', 5]}, 'bbox must be four numbers'),
         ({'bbox': [float('nan'), 2, 7, 5]}, 'four numbers x y w h, not .nan'),
         ({'bbox': [1, 2, 6.5, -5]}, '1: bbox x y w h has a negative width or'),
         (
             {'area': -30.0},
-            r'annotation 1: area must be finite, .* more: -30\.0',
+            r'annotation 1: area must be a finite .* more: -30\.0',
         ),
-        ({'area': float('nan')}, 'area must be finite, and 0 or more: nan'),
-        ({'iscrowd': '0'}, "1: iscrowd must be the number 0 or 1, not '0'"),
-        ({'iscrowd': 2}, 'iscrowd must be the number 0 or 1, not 2'),
-        ({'ignore': 'no'}, "1: ignore must be the number 0 or 1, not 'no'"),
+        ({'iscrowd': '0'}, "1: iscrowd must be 0 or 1: '0'"),
+        ({'ignore': 'no'}, "1: ignore must be 0 or 1: 'no'"),
     ],
 )
 def test_objects_that_are_refused(fields, said, refused):
@@ -454,15 +450,12 @@ def test_masks_that_are_refused(mask, said, refused):
     [
         ('images', {'id': 6}, 'two images have the id 6'),
         ('images', {'file_name': 'b.png'}, 'b.png is there twice'),
-        (
-            'images',
-            {'file_name': 'b\udce9.png'},
-            r"id 5: 'file_name' is not UTF-8: 'b\\udce9\.png'",
-        ),
         ('images', {'file_name': 'x.png'}, r'x\.png \(is in .*not i'),
         ('images', {'width': 21}, r'20 x 12 pixels .*, in .* 21 x 12'),
-        ('categories', {'name': 'car'}, "the category 'car' twice"),
-        ('categories', {'name': ''}, 'the id 90 has no name: give it one'),
+        ('images', {'file_name': 5}, 'not in the format of COCO, with images,'),
+        ('categories', {'id': 3}, 'two categories have the id 3'),
+        ('categories', {'name': 'car'}, "two classes have the name 'car', or"),
+        ('categories', {'name': None}, "the name '', or one has none"),
     ],
 )
 def test_images_and_categories_that_are_refused(part, fields, said, refused):
@@ -488,7 +481,10 @@ def test_images_and_categories_that_are_refused(part, fields, said, refused):
             ],
             r'no image is left for train: x5\.png is in .*, but not in',
         ),
-        (lambda content: content.update(images=[]), 'all.json has no images'),
+        (
+            lambda content: content.update(images=[], annotations=[]),
+            'all.json has no images, or no categories',
+        ),
         (
             lambda content: content.update(annotations=[]),
             'no image of train has an object',
@@ -506,18 +502,13 @@ def test_images_and_categories_that_are_refused(part, fields, said, refused):
             ],
             'has an object: 0 crowds; 14 boxes without width or height, left o',
         ),
-        (lambda content: content.pop('annotations'), "'annotations' is miss"),
+        (
+            lambda content: content.pop('annotations'),
+            r"not in the format of COCO, .*: KeyError\('annotations'\)",
+        ),
         (
             lambda content: content['annotations'][0].pop('bbox'),
-            "annotations, id 1: 'bbox' is missing",
-        ),
-        (
-            lambda content: content['categories'][0].pop('name'),
-            "categories, id 90: 'name' is missing",
-        ),
-        (
-            lambda content: content['images'].insert(1, 'b.png'),
-            r"images\[1\]: must be an object, not 'b.png'",
+            r"KeyError\('bbox'\)",
         ),
     ],
 )
@@ -642,13 +633,6 @@ def test_images_and_labels_of_yolo_may_be_in_one_folder(place, root, prepare):
   assert 'train 2, val 1 images' in said and 'without' not in said
 
 
-def test_a_list_among_the_files_of_yolo(root, prepare):
-  boxes = _yolo(root, a='0 0.5 0.5 0.5 0.25')
-  (boxes / 'val.txt').write_text('b.png\n')
-  said = prepare(boxes, val=boxes / 'val.txt', test=None)
-  assert 'train 7, val 1 images' in said
-
-
 @pytest.mark.parametrize(
     ('line', 'said'),
     [
@@ -667,13 +651,10 @@ def test_lines_of_yolo_that_are_refused(line, said, root, prepare):
 @pytest.mark.parametrize(
     ('names', 'said'),
     [
-        ('[ring, key]\nnc: 3', 'has 2 names, but nc is 3: correct'),
         ('ring', 'has no list of names'),
         ('[ring, [key, lock]]', 'has no list of names'),
-        ('[' * 9999, 'has no list of names'),
         ('{0: ring, 2: key}', 'or of their numbers from 0'),
-        ('[ring, ""]', 'class 1 has an empty name'),
-        ('[ring, key, ring]', "has the class 'ring' twice"),
+        ('[ring, key, ring]', "two classes have the name 'ring', or one has n"),
     ],
 )
 def test_names_of_yolo_that_are_refused(names, said, root, prepare):
@@ -815,7 +796,7 @@ def test_pixels_are_no_values_of_yolo(root, prepare):
         ('--boxes=nowhere', 'nowhere: no such file or folder'),
         ('--boxes={root}/images', 'has neither .xml nor .txt files'),
         ('--boxes={root}/images/a.png', 'is not JSON'),
-        ('--boxes={root}/list.json', 'annotations and categories, not list'),
+        ('--boxes={root}/list.json', 'annotations and categories: TypeError('),
         ('--boxes={root}/a.json --val=x', 'neither a number nor a file'),
         ('--boxes={root}/a.json --labels=x', 'takes no --labels'),
         (

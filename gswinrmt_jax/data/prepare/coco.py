@@ -16,14 +16,6 @@ from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.data.prepare.object_labels import Found, ObjectLabels
 from gswinrmt_jax.errors import UserError
 
-_ID = int | float | str
-# COCO's lists, and the fields of their entries that are read; a box and a name
-# are checked where they are used.
-_FIELDS = {
-    'images': {'id': _ID, 'file_name': str},
-    'categories': {'id': _ID, 'name': object},
-    'annotations': {'image_id': _ID, 'category_id': _ID, 'bbox': object},
-}
 _CORNERS = 'so many suggest corners x0 y0 x1 y1 instead of x y w h'
 
 
@@ -153,109 +145,53 @@ def _read(path):
   try:
     content = path.read_bytes()
     parts = json.loads(content)
+    images, annotations = parts['images'], parts['annotations']
+    categories = sorted(parts['categories'], key=lambda each: each['id'])
+    numbered = [each for each in annotations if each.get('id') is not None]
+    for what, entries in (
+        ('images', images),
+        ('categories', categories),
+        ('annotations', numbered),
+    ):
+      ids = Counter(each['id'] for each in entries)
+      if len(ids) < len(entries):
+        twice = ids.most_common(1)[0][0]
+        raise UserError(f'{path}: two {what} have the id {twice!r}')
+    names = {
+        each['id']: '' if each['name'] is None else str(each['name'])
+        for each in categories
+    }
+    # A file name that is no text raises TypeError here.
+    known = {e['id']: image_paths.composed(e['file_name']) for e in images}
+    boxes = [each['bbox'] for each in annotations]
+    for each in annotations:
+      which = f'{path}: annotation {each.get("id")}'
+      if each['image_id'] not in known or each['category_id'] not in names:
+        raise UserError(
+            f'{which} is of image {each["image_id"]!r} and category '
+            f'{each["category_id"]!r}, which are not both in the file'
+        )
+      for flag in ('iscrowd', 'ignore'):  # As text, all would count as set.
+        if each.get(flag) not in (None, 0, 1):
+          raise UserError(f'{which}: {flag} must be 0 or 1: {each[flag]!r}')
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
-  except (ValueError, RecursionError) as error:
+  except ValueError as error:
     raise UserError(f'{path} is not JSON: {error}') from error
-  _check_fields(path, parts)
-  images, annotations = parts['images'], parts['annotations']
-  if not images:
-    raise UserError(f'{path} has no images')
-  boxes = [each['bbox'] for each in annotations]
+  except (AttributeError, LookupError, TypeError) as error:
+    raise UserError(
+        f'{path} is not in the format of COCO, with images, annotations and '
+        f'categories: {error!r}'
+    ) from error
+  if not images or not names:
+    raise UserError(f'{path} has no images, or no categories')
   # Files that have masks alone may have boxes of zeros.
   if all(map(_is_share, boxes)) and any(map(any, boxes)):
     raise UserError(
         f"{path}: boxes are shares of the image; COCO's are in pixels"
     )
-  # Ids are numbers, but for unusual files; then they are in order as text.
-  ordered = sorted(
-      parts['categories'],
-      key=lambda each: (isinstance(each['id'], str), each['id']),
-  )
-  categories = {each['id']: str(each['name']) for each in ordered}
-  for each in ordered:
-    if each['name'] in ('', None):
-      raise UserError(
-          f'{path}: the category with the id {each["id"]!r} has no name: '
-          'give it one'
-      )
-  twice = [n for n, c in Counter(categories.values()).items() if c > 1]
-  if twice or len(categories) < len(ordered) or not categories:
-    what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
-    raise UserError(f'{path} has {what}')
   checksum = hashlib.sha256(content).hexdigest()
-  file = _File(path, checksum, images, annotations, categories)
-  _check_ids(file)
-  return file
-
-
-def _check_fields(path, parts):
-  """Refuses content without COCO's lists, or entries without their fields."""
-  if not isinstance(parts, dict):
-    raise UserError(
-        f'{path} is not in the format of COCO: it must be an object with '
-        f'images, annotations and categories, not {type(parts).__name__}'
-    )
-  for part, kinds in _FIELDS.items():
-    if not isinstance(parts.get(part), list):
-      wrong = 'is not a list' if part in parts else 'is missing'
-      raise UserError(f'{path} is not in the format of COCO: {part!r} {wrong}')
-    for place, entry in enumerate(parts[part]):
-      if wrong := _wrong_field(entry, kinds):
-        number = entry.get('id') if isinstance(entry, dict) else None
-        which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
-        raise UserError(
-            f'{path} is not in the format of COCO: {which}: {wrong}'
-        )
-
-
-def _check_ids(file):
-  """Refuses ids that occur twice, and annotations of what is not there.
-
-  Refuses flags that are neither 0 nor 1, too: as text, all would count as set.
-  """
-  for what, entries in (
-      ('images', file.images),
-      ('annotations', file.annotations),
-  ):
-    ids = Counter(entry.get('id') for entry in entries)
-    del ids[None]  # Annotations need none.
-    number, count = next(iter(ids.most_common(1)), (None, 0))
-    if count > 1:
-      raise UserError(f'{file.path}: two {what} have the id {number}')
-  images = {image['id'] for image in file.images}
-  for entry in file.annotations:
-    which = f'{file.path}: annotation {entry.get("id")}'
-    if entry['image_id'] not in images:
-      raise UserError(
-          f'{which} is of image {entry["image_id"]!r}, which is not in the file'
-      )
-    if entry['category_id'] not in file.categories:
-      raise UserError(
-          f'{which} has the unknown category {entry["category_id"]!r}'
-      )
-    for flag in ('iscrowd', 'ignore'):
-      if entry.get(flag) not in (None, 0, 1):
-        raise UserError(
-            f'{which}: {flag} must be the number 0 or 1, not {entry[flag]!r}'
-        )
-
-
-def _wrong_field(entry, kinds):
-  """Returns what is wrong with an entry of COCO's lists, or None."""
-  if not isinstance(entry, dict):
-    return f'must be an object, not {entry!r}'
-  if isinstance(entry.get('id'), list | dict):
-    return f"'id' is {entry['id']!r}"
-  for key, kind in kinds.items():
-    if key not in entry:
-      return f'{key!r} is missing'
-    value = entry[key]
-    if not isinstance(value, kind):
-      return f'{key!r} is {value!r}'
-    if kind is str and not image_paths.is_utf8(value):
-      return f'{key!r} is not UTF-8: {value!a}'
-  return None
+  return _File(path, checksum, images, annotations, names)
 
 
 def _four(box):
@@ -284,10 +220,12 @@ def _found(annotation, labels):
   try:
     area = 0.0 if area is None else float(area)
   except (ValueError, TypeError, OverflowError):
-    raise ValueError(f'{which}: area is not a number: {area!r}') from None
-  # COCO's score would ignore the object. Not a number is refused here, too.
-  if not 0 <= area < math.inf:
-    raise ValueError(f'{which}: area must be finite, and 0 or more: {area!r}')
+    area = math.nan
+  if not 0 <= area < math.inf:  # COCO's score would ignore the object.
+    raise ValueError(
+        f'{which}: area must be a finite number, 0 or more: '
+        f'{annotation["area"]!r}'
+    )
   box = left, top, right, bottom = x, y, x + width, y + height
   mask = annotation.get('segmentation')
   if annotation.get('ignore') and not mask:

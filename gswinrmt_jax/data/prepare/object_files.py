@@ -240,7 +240,7 @@ def _yaml_names(path):
   """Returns the names of the classes in a YAML file of YOLO."""
   try:
     content = _yaml_content(path)
-    names, count = content['names'], content.get('nc')
+    names = content['names']
     if isinstance(names, dict):
       names = [names[str(label)] for label in range(len(names))]
     elif not isinstance(names, list):
@@ -248,19 +248,10 @@ def _yaml_names(path):
     if not all(isinstance(name, str) for name in names):
       raise TypeError  # Lists in lists, which aliases can make huge.
     names = tuple(names)
-  except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+  except (OSError, ValueError, TypeError, LookupError) as error:
     raise UserError(
         f'{path} has no list of names, or of their numbers from 0'
     ) from error
-  if '' in names:
-    raise UserError(f'{path}: class {names.index("")} has an empty name')
-  name, times = Counter(names).most_common(1)[0] if names else ('', 0)
-  if times > 1:
-    raise UserError(f'{path} has the class {name!r} twice')
-  if count not in (None, '', str(len(names))):
-    raise UserError(
-        f'{path} has {len(names)} names, but nc is {count}: correct either'
-    )
   return names
 
 
@@ -271,10 +262,6 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
   )
   if lists and UNDIVIDED not in splits:
     raise UserError(f'{root} has its own train/: leave out --val and --test')
-  # Lists may lie among the files of objects.
-  given = {os.path.realpath(path) for path in lists.values()}
-  for name in [n for n in unpaired if os.path.realpath(n) in given]:
-    del unpaired[name]
   images = [image for part in splits.values() for image in part]
   if lists:
     splits = _listed(images, lists)
