@@ -754,21 +754,22 @@ def test_a_list_names_each_image_once(root, prepare):
   boxes = _yolo(root, **dict.fromkeys('ab', '0 0.5 0.5 0.5 0.25'))
   val, test = root / 'val.txt', root / 'test.txt'
   for lines, said in (
-      ('z', '--val .*: z may be left/z.png or right/z.png'),
-      ('a\na.png', '--val .*: a.png is there twice'),
-      ('right/z', '--test .*: right/z.png is for val, too'),
+      ('z', 'val.txt: z may be left/z.png or right/z.png'),
+      ('a\na.png', '--val .*: a.png is for val already'),
+      ('right/z', '--test .*: right/z.png is for val already'),
   ):
     val.write_text(lines)
     test.write_text('right/z.png\n')
     with pytest.raises(UserError, match=said):
       prepare(boxes, val=val, test=test)
-  val.write_text('c\na\nleft/z')  # a.png, not left/a.png or right/a.png
-  prepare(boxes, val=val, test=test)
-  found = {'a.png', 'c.png', 'left/z.png'}
-  assert _stored(root, 'val').keys() == found
-  val.write_text('./in/c.png\n./in/a.png\n./in/left/z.png')
-  prepare(boxes, '--replace', val=val, test=test)
-  assert _stored(root, 'val').keys() == found
+  for lines, found in (
+      ('c\na\nleft/z', {'c.png', 'a.png', 'left/z.png'}),  # not left/a.png
+      ('./images/a.png\n./images/left/z', {'a.png', 'left/z.png'}),
+      ('elsewhere/c.png', {'c.png'}),
+  ):
+    val.write_text(lines)
+    prepare(boxes, '--replace', val=val, test=test)
+    assert _stored(root, 'val').keys() == found
   val.write_text('c\nin/a')  # Paths begin here: this is another image.
   with pytest.raises(UserError, match='in/a is not among the images'):
     prepare(boxes, '--replace', val=val, test=test)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import hashlib
 import json
 import math
-import os
 import pathlib
 from typing import Any, NamedTuple
 
@@ -62,7 +61,9 @@ def find(
             f'{file.path} has other categories than {paths["train"]}: the id '
             f'{number!r} is {here or "none"} here, {in_train or "none"} there'
         )
-    names = _file_names(file, root, there)
+    given = [image['file_name'] for image in file.images]
+    found = side_files.located(given, root, there, file.path)
+    names = {i['id']: found.get(i['file_name']) for i in file.images}
     for image in file.images:
       name = names[image['id']]
       if name in entries:
@@ -103,37 +104,6 @@ def find(
       labels=ObjectLabels(read, len(labels), {'cut': _CORNERS}),
       unpaired=missing,
   )
-
-
-def _file_names(file, root, there):
-  """Returns where each image of a file of COCO is, by id; None if it is not.
-
-  `there` are the names of all images. The paths in the file are those below
-  `root` or beside the file. If none of them is there, the images were moved,
-  and each is the only one of `there` with the same last part.
-  """
-  known, by_name, names = {}, defaultdict(list), {}
-  for name in there:
-    path = image_paths.composed(name)
-    known[path] = [name]
-    by_name[os.path.basename(path)].append(name)
-  found_by_id = {}
-  for image in file.images:
-    name = image_paths.composed(image['file_name'])
-    unix = name.replace('\\', '/')  # A path of Windows is read as one of Unix.
-    below = os.path.normpath(unix)
-    beside = os.path.relpath(os.path.join(file.path.parent, unix), root)
-    near = image_paths.composed(beside)
-    found = known.get(name) or known.get(below) or known.get(near, [])
-    found_by_id[image['id']] = name, os.path.basename(unix), found
-  moved = not any(found for *_, found in found_by_id.values())
-  for number, (name, last, found) in found_by_id.items():
-    if moved:
-      found = by_name[last]
-    if len(found) > 1:
-      raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
-    names[number] = found[0] if found else None
-  return names
 
 
 def _read(path):

@@ -1,6 +1,6 @@
 """Objects in files: VOC's XML and YOLO's text; COCO's JSON is in `coco`."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 import contextlib
 import hashlib
@@ -264,7 +264,7 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
     raise UserError(f'{root} has its own train/: leave out --val and --test')
   images = [image for part in splits.values() for image in part]
   if lists:
-    splits = _listed(images, lists)
+    splits = _listed(root, images, lists)
 
   def read(image, size):
     if not image.label_file:
@@ -285,57 +285,26 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
   )
 
 
-def _listed(images, lists):
-  """Returns the images by split; those in no list are for training.
-
-  If no line of a list is a path here, its paths begin elsewhere: their leading
-  folders are then dropped until they are.
-  """
-  # A line may be a path, a path without suffix, or the last part of that.
-  paths, stems, ends = (defaultdict(list) for _ in range(3))
-  for image in images:
-    name = image_paths.composed(image.file_name)
-    stem = os.path.splitext(name)[0]
-    paths[name].append(image)
-    stems[stem].append(image)
-    ends[os.path.basename(stem)].append(image)
-
-  def find(name):
-    stem = os.path.splitext(name)[0]
-    return paths.get(name) or stems.get(name) or stems.get(stem)
-
+def _listed(root, images, lists):
+  """Returns the images by split; those in no list are for training."""
+  by_name = {image.file_name: image for image in images}
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
+    lines = side_files.read_lines(f'--{split}', path)
+    found = side_files.located(lines, root, by_name, path)
     splits[split] = []
-    names = []
-    for line in side_files.read_lines(f'--{split}', path):
-      name = image_paths.composed(line)
-      # A path of Windows is read as one of Unix.
-      names.append(name if name in paths else name.replace('\\', '/'))
-    moved = not any(map(find, names))
-    for name in names:
-      found = (
-          find(name) or ends.get(name) or ends.get(os.path.splitext(name)[0])
-      )
-      rest = name if moved else ''
-      while not found and '/' in rest:
-        rest = rest.partition('/')[2]
-        found = find(rest)
-      if not found:
+    for line in lines:
+      if line not in found:
         raise UserError(
-            f'--{split} {path}: {name} is not among the images, or has no file '
+            f'--{split} {path}: {line} is not among the images, or has no file '
             'of objects'
         )
-      image, *others = (each.file_name for each in found)
-      if others:
+      name = found[line]
+      if name in taken:
         raise UserError(
-            f'--{split} {path}: {name} may be {image} or {others[0]}'
+            f'--{split} {path}: {line} is for {taken[name]} already'
         )
-      if image in taken:
-        other = taken[image]
-        also = 'there twice' if other == split else f'for {other}, too'
-        raise UserError(f'--{split} {path}: {image} is {also}')
-      taken[image] = split
-      splits[split] += found
+      taken[name] = split
+      splits[split].append(by_name[name])
   splits['train'] = [i for i in images if i.file_name not in taken]
   return splits

@@ -1,6 +1,7 @@
 """Files beside images: label files, paired with them by name, and lists."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 import os
 import pathlib
 from typing import Any
@@ -29,6 +30,51 @@ def read_lines(option: str, path: pathlib.Path) -> tuple[str, ...]:
   if twice := [line for line, count in counts.items() if count > 1]:
     raise UserError(f'{option} {path} has {twice[0]!r} twice')
   return tuple(counts)
+
+
+def located(
+    names: Iterable[str],
+    root: pathlib.Path,
+    there: Iterable[str],
+    path: pathlib.Path,
+) -> dict[str, str]:
+  """Returns the images that a file names, by these names.
+
+  A name is a path below `root` or beside the file, with or without suffix. If
+  none of them leads to an image, the images were moved, or the names are no
+  paths; each image is then found by the last part of its name.
+
+  Args:
+    names: Those in the file.
+    root: Folder of the images.
+    there: The images below it.
+    path: The file.
+
+  Raises:
+    UserError: If a name may be that of several images.
+  """
+  paths, ends = defaultdict(set), defaultdict(set)
+  for image in there:
+    for each in (_unix(image), os.path.splitext(_unix(image))[0]):
+      paths[each].add(image)
+      ends[os.path.basename(each)].add(image)
+  found = {}
+  for name in names:
+    found[name] = paths.get(os.path.normpath(_unix(name))) or paths.get(
+        _unix(os.path.relpath(path.parent / _unix(name), root))
+    )
+  if not any(found.values()):
+    found = {name: ends.get(os.path.basename(_unix(name))) for name in found}
+  found = {name: sorted(images) for name, images in found.items() if images}
+  for name, images in found.items():
+    if len(images) > 1:
+      raise UserError(f'{path}: {name} may be {images[0]} or {images[1]}')
+  return {name: images[0] for name, images in found.items()}
+
+
+def _unix(name):
+  """Returns a path of Windows, or with accents of a Mac, as others write it."""
+  return image_paths.composed(name).replace('\\', '/')
 
 
 def paired(
