@@ -202,14 +202,10 @@ def _check_options(args):
   if args.dataset not in _OPTIONS:
     near = did_you_mean(args.dataset, _OPTIONS)
     said = near or f'; known: {", ".join(_OPTIONS)}'
-    if args.labels:
-      said += (
-          '; for your own images: `gswinrmt prepare segmentation '
-          f'{args.dataset}`'
-      )
-    elif args.images or _path(args.dataset).is_dir():
-      said += f'; for your own images: {_IN_PLACE}'
-    raise UserError(f'unknown data set {args.dataset!r}{said}')
+    raise UserError(
+        f'unknown data set {args.dataset!r}{said}; for your own images: '
+        'folder, segmentation or detection'
+    )
   for key, value in vars(args).items():
     if key in ('dataset', *_OPTIONS[args.dataset]) or value is None:
       continue

@@ -111,13 +111,6 @@ def test_every_form_gives_the_same(train, val, tmp_path):
   assert len({p.file_name for p in made.splits['train']}) == 8
 
 
-def test_validation_folders_go_before_a_tar(tmp_path):
-  _train_tars(tmp_path)
-  _val_tar(tmp_path)
-  _val_folders(tmp_path)
-  assert finder.find(tmp_path).source['val'] == 'val'
-
-
 def test_classes_of_the_validation_images_come_with_tfds(monkeypatch):
   monkeypatch.undo()
   wnids = finder._val_wnids()
@@ -200,8 +193,3 @@ def test_a_class_that_is_there_twice(tmp_path):
   (tmp_path / 'in' / 'n00000002.tar').write_bytes(content)
   with pytest.raises(UserError, match='the class n00000002 twice, as a fold'):
     _find(tmp_path, 'in')
-  (tmp_path / 'all.tar').write_bytes(
-      image_files.tar({'n00000001.tar': content, 'b/n00000001.tar': content})
-  )
-  with pytest.raises(UserError, match='the class n00000001 twice'):
-    _find(tmp_path, 'all.tar')

@@ -54,14 +54,6 @@ def test_lists_of_the_few_shot_release(folder, tmp_path):
   _check(finder.find_mini(tmp_path, seed=5))
 
 
-def test_lists_whose_file_names_repeat(tmp_path):
-  for name, wnids in (('train', _WNIDS[:2]), ('val', ()), ('test', _WNIDS[2:])):
-    image_files.write(tmp_path, image_files.names(*wnids, count=12))
-    rows = [f'{i}.jpg,{wnid}\n' for wnid in wnids for i in range(12)]
-    (tmp_path / f'{name}.csv').write_text(f'filename,label\n{"".join(rows)}')
-  _check(finder.find_mini(tmp_path, seed=5))
-
-
 def test_lists_that_will_not_do(tmp_path):
   _lists(tmp_path, lambda wnid: 'images')
   (tmp_path / 'images' / f'{_WNIDS[0]}{3:08d}.jpg').unlink()
@@ -69,9 +61,6 @@ def test_lists_that_will_not_do(tmp_path):
     finder.find_mini(tmp_path)
   (tmp_path / 'val.csv').write_text('filename,label\na.jpg,n1\nb.jpg\n')
   with pytest.raises(UserError, match=r'val\.csv, line 3: not a file name and'):
-    finder.find_mini(tmp_path)
-  (tmp_path / 'val.csv').write_bytes(b'filename,label\n\xff.jpg,n1\n')
-  with pytest.raises(UserError, match=r'cannot read .*val\.csv: .utf-8'):
     finder.find_mini(tmp_path)
   (tmp_path / 'val.csv').write_text('name;class\na.jpg;n1\n')
   with pytest.raises(UserError, match="has no column 'filename'"):
@@ -103,15 +92,10 @@ def test_classes_that_will_not_do(tmp_path):
     finder.find_mini(
         tmp_path, classes=_classes(tmp_path, (*_WNIDS[1:], 'n00000001'))
     )
-  with pytest.raises(UserError, match='have no images, the first tench'):
-    finder.find_mini(tmp_path, classes=_classes(tmp_path, ('tench',)))
   with pytest.raises(UserError, match='has 3 classes, mini-ImageNet has 4'):
     finder.find_mini(tmp_path, classes=_classes(tmp_path, _WNIDS[1:]))
   with pytest.raises(UserError, match=r'--classes .*none cannot be read'):
     finder.find_mini(tmp_path, classes=tmp_path / 'none')
-  (tmp_path / 'empty').mkdir()
-  with pytest.raises(UserError, match='4 of 4 classes have no images'):
-    finder.find_mini(tmp_path / 'empty', classes=_classes(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,7 @@ def find(root: pathlib.Path) -> Collection:
   labels = {wnid: label for label, wnid in enumerate(imagenet.wnids())}
   ignored = Counter()
   train = _first(root, _TRAIN, 'train/ with a folder for each class')
-  with_classes = (name for name in _VAL if _has_classes(root, name))
-  val = next(with_classes, None) or _first(root, _VAL, 'val/')
+  val = _first(root, _VAL, 'val/')
   source = {'division': 'as released', 'train': train, 'val': val}
   splits = {'train': find_classes(root, train, labels, ignored)}
   if _has_classes(root, val):
@@ -231,8 +230,6 @@ def _of_lists(root):
   images, missing = [], []
   for name, label in rows:
     found = places[posixpath.basename(name)]
-    if len(found) > 1:  # Several class folders have this name.
-      found = [p for p in found if f'/{label}/' in f'/{p.file_name}']
     if len(found) == 1:
       images.append(found[0]._replace(label=names.index(label)))
     else:
