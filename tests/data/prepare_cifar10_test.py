@@ -147,11 +147,6 @@ def test_download_that_the_server_lacks(served, tmp_path):
   assert '(HTTP 404)' in refused(tmp_path, None)
 
 
-def test_download_without_a_known_checksum_is_refused(served, tmp_path):
-  binary_archive(tmp_path)  # served, but its checksum is unknown
-  assert 'Missing checksums' in refused(tmp_path, None)
-
-
 @pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.9999])
 def test_truncated_archive(share, tmp_path):
   archive = binary_archive(tmp_path)

@@ -386,11 +386,8 @@ def test_nothing_odd_nothing_said():
     [
         (None, 'a NAME is needed'),
         ('2birds', 'lower-case letters'),
-        ('../birds', 'lower-case letters'),
-        ('vögel', 'lower-case letters'),
         ('birds\n', 'lower-case letters'),
         ('cifar10', 'is taken'),
-        ('imagenet', 'is taken'),
     ],
 )
 def test_names_that_will_not(name, said):

@@ -208,14 +208,6 @@ def test_many_classes_are_counted_as_smallest_median_and_largest(prepare):
   assert said in prepare(content)
 
 
-def test_one_class_is_one(prepare):
-  content = _coco(categories=[{'id': 3, 'name': 'car'}])
-  content['annotations'] = content['annotations'][1:2]
-  said = prepare(content)
-  assert 'images of 1 class (car)' in said
-  assert 'train: 1 object with masks, at most 1 in an image; car 1' in said
-
-
 def test_an_object_without_a_mask_is_named(prepare):
   content = _coco()
   content['annotations'][2]['segmentation'] = []
@@ -392,7 +384,6 @@ def _refused(root, prepare):
         ({'id': 2}, 'two annotations have the id 2'),
         ({'image_id': 99}, 'is of image 99 and category 90, which are not bo'),
         ({'category_id': 8}, 'is of image 5 and category 8, which'),
-        ({'category_id': '90'}, "and category '90', which are not"),
         (
             {'bbox': [1, 2, 3]},
             r'annotation 1: bbox must be four numbers x y w h, not \[1, 2, 3\]',
@@ -424,16 +415,12 @@ _POINTS = 'a polygon must be x and y of at least three points, in pixels up to'
             r'annotation 1 has a mask that cannot be used: a segmentation must '
             r'be a list of polygons .*, not \[0, 0, 3, 0, 3, 3\]',
         ),
-        ('polygon', "must be a list of polygons .*, not 'polygon'"),
         ({'counts': [3]}, 'must be .* an object with size .height, width. and'),
         ([[0, 0, 3, 0, 3, 3, 1]], _POINTS),
-        ([[1, 2]], _POINTS),
         (_rectangle(1, float('nan'), 8, 7), rf'{_POINTS}.*, not \[1, nan'),
-        (_rectangle(1, float('inf'), 8, 7), rf'{_POINTS}.*, not \[1, inf'),
         (_rectangle(1, -1e9, 8, 7), _POINTS),
         ({'size': [12, 20], 'counts': ['a']}, 'counts are not whole numbers'),
         ({'size': [12, 20], 'counts': [3, 4]}, 'its runs have 7 pixels'),
-        ({'size': [12, 20], 'counts': [10**30]}, 'its runs have 1,000,000,'),
         ({'size': [12, 20], 'counts': '34'}, 'its runs are damaged'),
         # pycocotools would crash, reading more numbers than there are.
         ({'size': [12, 20], 'counts': '1' * 50 + 'o'}, 'its runs are damaged'),
@@ -804,16 +791,11 @@ def test_pixels_are_no_values_of_yolo(root, prepare):
             '--boxes={root}/a.json --classes=x',
             'has the classes: leave out --classes',
         ),
-        (
-            '--boxes={root}/data.yaml --classes=x',
-            'has the classes: leave out --classes',
-        ),
     ],
 )
 def test_wrong_arguments(root, arguments, said):
   _write(root / 'a.json', _coco())
   _write(root / 'list.json', [])
-  (root / 'data.yaml').write_text('names: [ring]')
   arguments = [each.format(root=root) for each in arguments.split()]
   with pytest.raises(UserError, match=re.escape(said)):
     _run(root, *arguments)
