@@ -2,13 +2,10 @@
 
 import errno
 import json
-import os
 import pathlib
 import random
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -567,42 +564,6 @@ def test_if_all_are_damaged_all_stay_and_it_says_so(folder, damage):
     with pytest.raises(UserError, match=r'none of the checkpoints \[5\]'):
       restore(_target())
   assert (folder / '5').is_dir()
-
-
-_LIMITED = """
-import asyncio, pathlib, resource, sys
-import numpy as np
-from absl import logging
-from gswinrmt_jax.checkpoints import checkpointer
-logging.set_verbosity(logging.FATAL)  # as `guard.reported` does
-folder = pathlib.Path(sys.argv[1])
-arrays = {str(i): np.random.rand(60, 60) for i in range(30)}
-resource.setrlimit(resource.RLIMIT_FSIZE, (6000, -1))
-for step in range(4):
-  try:
-    checkpointer.write(folder / str(step), arrays, {})
-  except ValueError as error:
-    print(checkpointer._reason(error))
-loop = asyncio.new_event_loop()
-for text in ('Error writing "8/0.0" in OCDBT database', 'of another library'):
-  future = loop.create_future()
-  future.set_exception(ValueError(text))
-  del future
-"""
-
-
-def test_orbax_prints_no_traceback_of_its_own(tmp_path):
-  """Each of its operations would print one, before or after the first fails."""
-  done = subprocess.run(
-      [sys.executable, '-c', _LIMITED, str(tmp_path)],
-      env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
-      capture_output=True,
-      text=True,
-      check=True,
-  )
-  assert done.stdout == 4 * 'File too large\n'
-  assert 'Traceback' not in done.stderr and 'OCDBT' not in done.stderr
-  assert 'of another library' in done.stderr
 
 
 # Errors that are not damage.

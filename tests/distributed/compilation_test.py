@@ -3,10 +3,7 @@
 import contextlib
 import gc
 import io
-import os
 import pathlib
-import subprocess
-import sys
 from unittest import mock
 
 import jax
@@ -106,38 +103,3 @@ def test_the_first_call_alone_is_announced(monkeypatch):
   assert said.getvalue().count('Compiling it (once) ...') == 1
   assert len(traced) == 1
   np.testing.assert_array_equal(call(np.ones(3)), [2, 2, 2])
-
-
-_SIGNALLED = """
-import signal, sys
-import jax
-import jax.numpy as jnp
-from gswinrmt_jax.distributed import compilation
-
-def step(x):  # takes XLA about a second
-  for i in range(60):
-    x = jnp.tanh(x * i)[: 2000 - i].cumsum()
-  return x
-
-def stop(*_):
-  raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, stop)
-try:
-  lowered = jax.jit(step).lower(jnp.ones(2000))
-  compiled = compilation.in_thread(lowered.compile)
-  signal.setitimer(signal.ITIMER_REAL, 0.1)
-  compiled.result()
-except KeyboardInterrupt:
-  sys.exit(130)
-"""
-
-
-def test_a_process_that_is_stopped_while_it_compiles_exits_in_order():
-  """The process would crash if Python did not wait for XLA."""
-  command = [sys.executable, '-c', _SIGNALLED]
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
-  done = subprocess.run(
-      command, env=environment, capture_output=True, text=True, check=False
-  )
-  assert done.returncode == 130, done.stderr

@@ -2,10 +2,8 @@
 
 import json
 import os
-import pathlib
 import shutil
 import signal
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +14,17 @@ import tiny_runs
 
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.commands import guard
-from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets, records
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import augmentation, train_loop, train_step, trainer
+from gswinrmt_jax.train import train_loop, train_step, trainer
 from gswinrmt_jax.train import data as data_lib
 
 pytestmark = pytest.mark.usefixtures(
     'compiled_once', 'usual_kernels', 'tiny_installed'
 )
-
-_ROOT = pathlib.Path(train_loop.__file__).parents[1]
 
 
 @pytest.fixture(scope='module')
@@ -288,49 +283,6 @@ def test_steps_and_validation_are_compiled_as_the_config_says(
 
 
 # --- Around the loop.
-
-
-def _package_frames():
-  """Returns the package's functions on the stack, outermost first."""
-  frame, found = sys._getframe(1), []
-  while frame:
-    path = pathlib.Path(frame.f_code.co_filename)
-    if path.is_relative_to(_ROOT):
-      found.append(f'{path.stem}.{frame.f_code.co_name}')
-    frame = frame.f_back
-  return found[::-1]
-
-
-def test_few_frames_lie_between_the_command_and_the_update(
-    tmp_path, monkeypatch
-):
-  """From `guard.exits`, which train.py calls, to the body of the update."""
-  stacks = []
-  make = augmentation.from_config
-
-  def seen(*args):
-    made = make(*args)
-
-    def augment(key, batch, step):
-      stacks.append(_package_frames())
-      return made(key, batch, step)
-
-    return augment
-
-  monkeypatch.setattr(augmentation, 'from_config', seen)
-  monkeypatch.setattr(os, '_exit', lambda status: None)
-  # The recipe of the other tests, whose programs are already compiled.
-  argv = ['--config=digits_retention', f'--workdir={tmp_path / "run"}']
-  argv += ['--config.batch_size=4', '--config.eval_batch_size=5']
-  argv += ['--config.num_epochs=4', '--config.log_every_steps=5']
-  argv += ['--config.optimizer.learning_rate=0.05']
-  argv += ['--config.stop_after_epochs=1']
-  with pytest.raises(SystemExit) as ended:
-    guard.exits(lambda: train_command.main(argv))
-  assert not ended.value.code
-  (stack,) = [s for s in stacks if s[-1] == 'train_step.train_step']
-  assert len(stack) <= 5, stack
-  assert stack[0] == 'guard.exits' and 'train_loop.train' in stack
 
 
 def test_implicit_transfers_in_the_loop_are_refused(tmp_path, monkeypatch):
