@@ -1,7 +1,6 @@
 """Tests the run folder: its config, its lock, and the record of each start."""
 
 import json
-import subprocess
 
 import jax
 import ml_collections
@@ -210,14 +209,3 @@ def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
   run_folder.record_start(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
   (start,) = json.loads((tmp_path / 'environment.json').read_text())
   assert start['step'] == 17
-
-
-def test_the_commit_of_an_outer_repository_is_not_recorded(
-    tmp_path, monkeypatch
-):
-  """As where the package is installed below somebody else's repository."""
-  (tmp_path / '.git').mkdir()
-  inner = tmp_path / 'env' / 'package' / 'runs' / 'run_folder.py'
-  monkeypatch.setattr(run_folder, '__file__', str(inner))
-  monkeypatch.setattr(subprocess, 'run', lambda *args, **how: pytest.fail())
-  assert run_folder._commit() is None

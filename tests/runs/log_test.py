@@ -9,7 +9,6 @@ import json
 import pathlib
 import re
 import resource
-import shutil
 import struct
 import time
 
@@ -20,7 +19,7 @@ from tensorboardX.proto import event_pb2
 
 from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.runs import metrics_log as log
-from gswinrmt_jax.runs import progress, scores, writers
+from gswinrmt_jax.runs import progress, writers
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import schedule as schedule_lib
 
@@ -98,15 +97,6 @@ def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
   assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 3
 
 
-def test_a_log_that_was_removed_is_missed(tmp_path):
-  found = _open(tmp_path)
-  _add(found, 1)
-  shutil.rmtree(tmp_path)
-  with pytest.raises(RunError, match=r'cannot write .*it was removed'):
-    _add(found, 2)
-  found.close()
-
-
 def test_a_log_whose_place_another_run_has_taken_is_missed(tmp_path):
   (folder := tmp_path / 'run').mkdir()
   found = _open(folder)
@@ -118,21 +108,6 @@ def test_a_log_whose_place_another_run_has_taken_is_missed(tmp_path):
     _add(found, 2)
   found.close()
   assert (folder / 'metrics.jsonl').read_text() == ''
-
-
-def test_a_log_that_was_lost_begins_with_the_resumed_steps(tmp_path):
-  """The earlier steps, whose losses are lost, have no weight."""
-  for before, loss in ((400, 3.0), (450, 1.0)):  # two starts
-    found = _open(tmp_path, step=before)
-    for _ in range(50):
-      found.add({'loss': loss, 'finite': True})
-    found.write_interval(before + 50)
-    if before == 400:
-      found.close()
-  found.write_epoch(500, {'loss': 1.0, 'accuracy': 0.5})
-  found.close()
-  epoch = found.entries[-1]
-  assert (epoch['train_loss'], epoch['steps']) == (2.0, 100)
 
 
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
@@ -233,17 +208,6 @@ def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
   assert 'No space left on device' in line and 'metrics.jsonl' in line
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
-  (tmp_path / 'file').touch()
-  warned = []
-  file = writers.TensorBoard(
-      tmp_path / 'file' / 'e', step=0, warn=warned.append
-  )
-  file.write({'kind': 'train', 'step': 1, 'loss': 0.25})
-  file.close()
-  assert len(warned) == 1
-
-
 def test_a_log_of_another_process_has_the_entries_and_writes_none(tmp_path):
   _write(tmp_path, [1, 2, 3], start=0)
   before = _sizes_and_times(tmp_path)
@@ -337,14 +301,6 @@ def _shown(elapsed, entries, schedule=SCHEDULE, start=0):
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
   return stream.getvalue().splitlines()
-
-
-def test_an_epoch_shows_scores_in_their_form(monkeypatch):
-  own = scores.Score('boundary distance', '.2f', shown=True)
-  monkeypatch.setattr(progress, 'SCORES', {'distance': own} | scores.SCORES)
-  entry = {'val_distance': 3.456, 'val_accuracy': 0.5}
-  said = progress._scores(entry, 'val_')
-  assert said == 'boundary distance 3.46, val acc 50.00%'
 
 
 def test_a_narrow_terminal_shows_what_matters(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +9,6 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import scores
 from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import schedule as plan_lib
-from gswinrmt_jax.train import train_state as state_lib
 
 FACTS = {'model': 'a', 'data': 'b', 'seed': 3, 'parameters': 1234}
 PLAN = plan_lib.Schedule(
@@ -144,16 +142,6 @@ def test_a_damaged_summary_is_told(text, said, tmp_path):
   message = str(caught.value)
   assert message.startswith(f'{path} {said}') and '\n' not in message
   assert 'restore it from a copy, or remove it' in message
-
-
-def test_parameter_count():
-  state = state_lib.TrainState(
-      step=0,
-      params={'a': jnp.ones((2, 3)), 'b': jnp.ones(())},
-      batch_stats={'c': jnp.ones(5)},
-      opt_state=(),
-  )
-  assert closing.parameter_count(state) == 7
 
 
 def test_a_log_with_a_gap_leaves_figures_out():

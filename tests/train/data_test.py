@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import types
 
 import folder_data
 import jax
@@ -32,7 +31,7 @@ from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import run as run_lib
-from gswinrmt_jax.train import schedule, train_loop, train_step, trainer
+from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import load as weights
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
@@ -392,30 +391,3 @@ def test_flips_of_dense_data_are_those_of_the_recipe(task, name, monkeypatch):
   for wanted in (False, True):
     config.augment[name] = wanted
     assert getattr(data_lib.load_train(config), name) is wanted
-
-
-def test_only_a_classifier_needs_pairs(monkeypatch):
-  """Neither data nor train step pair the images of other tasks."""
-  asked = []
-
-  def stop(*_, pairs, **how):
-    asked.append(pairs)
-    raise RuntimeError('asked')
-
-  monkeypatch.setattr(mesh.Devices, 'check_batch_size', stop)
-  monkeypatch.setattr(train_step, 'make_train_step', stop)
-  for config in (
-      recipes.defaults('rmt_compact'),
-      recipes.segmentation('rmt_compact', 'fpn'),
-      recipes.detection('rmt_compact', 'retina'),
-  ):
-    with pytest.raises(RuntimeError, match='asked'):
-      data_lib.open_data(config, Terminal(io.StringIO()))
-    config = recipes.resolve(config)
-    steps = schedule.from_config(config, 1000)
-    info = datasets.info('digits')
-    with pytest.raises(RuntimeError, match='asked'):
-      trainer.build(
-          config, None, types.SimpleNamespace(devices=None, info=info), steps
-      )
-  assert asked == [True, True, False, False, False, False]

@@ -135,19 +135,3 @@ def test_a_folder_that_is_removed_ends_the_run_and_is_not_made_again(
   )
   assert status == 1 and not folder.exists()
   assert 'metrics.jsonl (it was removed or moved)' in fault_runs.last_line(said)
-
-
-def test_a_folder_that_is_read_only_is_refused(launcher, tmp_path):
-  folder = tmp_path / 'place' / 'run'
-  folder.parent.mkdir()
-  before = 'import os\n'
-  if not os.geteuid():
-    before += 'os.setuid(65534)\n'  # root may write anywhere
-  folder.parent.chmod(0o555)
-  for parent in (tmp_path, *tmp_path.parents):
-    if parent.name.startswith(('pytest-', 'popen-', tmp_path.name)):
-      parent.chmod(0o755)
-  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
-  folder.parent.chmod(0o755)
-  assert status == 2 and said.count('\n') == 1
-  assert f'cannot write to {folder}: Permission denied' in said

@@ -131,12 +131,6 @@ def test_rates_of_epochs_change_where_epochs_end():
   np.testing.assert_allclose(rates, [0.25] * 5 + [0.375] * 2 + [0.3125] * 3)
 
 
-def test_the_cosine_takes_both_ends():
-  rates = _rates(_config(**_ENDS), 11)
-  found = [rates[step] for step in (0, 1, 5, 10)]
-  np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
-
-
 def test_the_polynomial_takes_both_ends():
   """The warm-up multiplies it: half of the way down, halfway down."""
   changes = {'optimizer.schedule': 'poly', 'optimizer.power': 1.0}

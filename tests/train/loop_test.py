@@ -19,8 +19,8 @@ from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import train_loop, train_step, trainer
 from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import train_loop, train_step, trainer
 
 pytestmark = pytest.mark.usefixtures(
     'compiled_once', 'usual_kernels', 'tiny_installed'
@@ -244,22 +244,6 @@ def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):
   tiny_parts.install(monkeypatch)
   summary, _ = tiny_parts.train(tmp_path / 'run')
   assert 'test_accuracy' in summary['last']
-
-
-def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
-    tmp_path, monkeypatch
-):
-  """The state is created while a thread compiles the step."""
-
-  def fail(_):
-    raise UserError('there is no room for a state')
-
-  with monkeypatch.context() as patch:
-    patch.setattr(trainer.Trainer, 'init_state', fail)
-    with pytest.raises(UserError, match='no room for a state'):
-      tiny_parts.train(tmp_path)
-  summary, _ = tiny_parts.train(tmp_path, stop_after_epochs=1)
-  assert summary['last']['step'] == 6
 
 
 def test_steps_and_validation_are_compiled_as_the_config_says(

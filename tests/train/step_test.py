@@ -328,19 +328,6 @@ def test_the_decay_per_step_is_the_released_one():
   assert state_lib.ema_decay_per_step(0.0, 64) == 0
 
 
-def test_the_average_over_many_steps():
-  """For w = t, the average that starts at 5 has a closed form.
-
-  It is d^t 5 + (1 - d) sum_s d^(t - s) s, with s from 1 to t.
-  """
-  decay, mean = 0.875, {'a': jnp.full((2,), 5.0)}
-  for step in range(1, 7):
-    mean = state_lib.update_ema(mean, {'a': jnp.full((2,), float(step))}, decay)
-  terms = [decay ** (6 - step) * step for step in range(1, 7)]
-  expected = decay**6 * 5 + (1 - decay) * sum(terms)
-  np.testing.assert_allclose(mean['a'], expected, rtol=1e-6)
-
-
 def test_an_average_warms_up():
   """min(d, (1 + t) / (10 + t)) is 1/10, 2/11 and 3/12, then 0.28 for d."""
   mean, expected = {'a': jnp.full((2,), 5.0)}, 5.0
