@@ -74,16 +74,9 @@ def test_one_that_fails_alone_takes_the_other_along(tmp_path):
     ('arguments', 'message'),
     [
         (('host:1', '2', ''), '--process=: must be HOST:PORT and two'),
-        (('', '2', ''), '--coordinator= --processes=2 --process=: '),
         (
             ('host', '2', '0'),
             '=host --processes=2 --process=0: must be HOST:PORT and two',
-        ),
-        (('host:', '2', '0'), '=host: --processes'),
-        (('host:1', 'two', '0'), '--processes=two --process=0: must be'),
-        (
-            ('host:1', '2', '-1'),
-            '--process=-1: must be HOST:PORT and two numbers from 0',
         ),
         (('host:1', '2', '2'), r'cannot join \(process_id must be less'),
     ],
