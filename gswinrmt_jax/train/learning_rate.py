@@ -10,55 +10,7 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.terminal import counted
 from gswinrmt_jax.train.schedule import Schedule
-
-
-def check_warmup(config: ml_collections.ConfigDict) -> None:
-  """Refuses a warm-up that fills the run, whatever the number of images.
-
-  Raises:
-    UserError: If it does.
-  """
-  optimizer = config.optimizer
-  for unit, length in (
-      ('epochs', config.num_epochs),
-      ('steps', config.num_steps),
-  ):
-    warmup = optimizer[f'warmup_{unit}']
-    if length and warmup >= length:
-      raise UserError(
-          f'config.optimizer.warmup_{unit} is {warmup:g}: the warm-up fills '
-          f'the whole run of {length:,} {unit}; lower it, or train longer'
-      )
-
-
-def check_new(optimizer: ml_collections.ConfigDict, schedule: Schedule) -> None:
-  """Refuses epochs of a new run at rate 0, and drops that it does not reach.
-
-  Raises:
-    UserError: If the schedule has either, or a drop within its warm-up.
-  """
-  start = optimizer.warmup_learning_rate
-  if optimizer.schedule == 'epochs' and optimizer.warmup_epochs and not start:
-    raise UserError(
-        "config.optimizer.schedule='epochs' gives the first two epochs the "
-        'rate config.optimizer.warmup_learning_rate, which is 0: raise it, '
-        'such as to 1e-6'
-    )
-  first, last = sorted(optimizer.drop_epochs)
-  warmup = optimizer.warmup_epochs
-  if optimizer.warmup_steps:
-    per_epoch = schedule.num_examples / schedule.batch_size
-    warmup = optimizer.warmup_steps / per_epoch
-  if optimizer.schedule == 'drops' and not (
-      warmup <= first and last < schedule.num_epochs
-  ):
-    raise UserError(
-        f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: both must '
-        f'be between the end of the warm-up, after {warmup:.3g} epochs, and '
-        f'that of the run, after {counted(schedule.num_epochs, "epoch")}'
-    )
 
 
 def from_config(
@@ -72,7 +24,8 @@ def from_config(
       `floor(warmup_epochs n / B)`.
 
   Raises:
-    UserError: If the warm-up fills the run.
+    UserError: If the warm-up fills the run, a drop lies within the warm-up or
+      after the run, or whole epochs would have a rate of 0.
   """
   ends = {
       'start': optimizer.warmup_learning_rate,
@@ -96,12 +49,24 @@ def from_config(
         optimizer.learning_rate, power=optimizer.power, **steps, **ends
     )
   if optimizer.schedule == 'drops':
-    drops = map(schedule.epoch_end, optimizer.drop_epochs)
+    drops = [schedule.epoch_end(epoch) for epoch in optimizer.drop_epochs]
+    first, last = sorted(drops)
+    if not steps['warmup_steps'] <= first <= last < schedule.total_steps:
+      raise UserError(
+          f'config.optimizer.drop_epochs is {optimizer.drop_epochs}: both must '
+          'be after the warm-up and before the end of the run'
+      )
     return warmup_drops(
         optimizer.learning_rate,
         warmup_steps=steps['warmup_steps'],
-        drops=tuple(drops),
+        drops=drops,
         start=optimizer.warmup_learning_rate,
+    )
+  if optimizer.warmup_epochs and not optimizer.warmup_learning_rate:
+    raise UserError(
+        "config.optimizer.schedule='epochs' gives the first two epochs the "
+        'rate config.optimizer.warmup_learning_rate, which is 0: raise it, '
+        'such as to 1e-6'
     )
   rates = epoch_learning_rates(
       optimizer.learning_rate,

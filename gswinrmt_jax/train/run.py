@@ -25,7 +25,6 @@ from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import (
     fine_tuning,
     layerwise,
-    learning_rate,
     profiler,
     train_state,
     trainer,
@@ -241,11 +240,6 @@ def _open(config, folder, terminal, locked):
         config.optimizer.freeze,
         config.optimizer.freeze_statistics,
     )
-  if config.num_epochs:  # Before the data is decoded, if possible.
-    schedule_lib.check_stop(
-        config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
-    )
-  learning_rate.check_warmup(config)
   data = data_lib.open_data(config, terminal)
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
@@ -256,8 +250,6 @@ def _open(config, folder, terminal, locked):
       terminal.say(line)
   schedule = schedule_lib.from_config(config, len(data.train))
   profiler.parse(config.profile_steps, schedule.stop_step)  # a check
-  if not newest:
-    learning_rate.check_new(config.optimizer, schedule)
   run = Run(
       folder=folder,
       config=config,

@@ -99,18 +99,26 @@ def from_config(
     num_examples: Records per epoch.
 
   Raises:
-    UserError: If the epochs do not fill a single batch, or as in `check_stop`.
+    UserError: If the epochs do not fill a single batch, or if the run would
+      stop after an epoch that a run to the end does not validate: another
+      validation could change which checkpoint is the best.
   """
   records = config.num_steps * config.batch_size
   # One of `num_epochs` and `num_steps` is 0.
   num_epochs = config.num_epochs or -(-records // num_examples)
-  check_stop(config.stop_after_epochs, config.eval_every_epochs, num_epochs)
+  stop, every = config.stop_after_epochs, config.eval_every_epochs
+  if stop < num_epochs and stop % every:
+    raise UserError(
+        f'config.stop_after_epochs is {stop}: must be a multiple of '
+        f'config.eval_every_epochs, {every}, so that the same epochs are '
+        'validated as in a run that does not stop'
+    )
   schedule = Schedule(
       num_examples=num_examples,
       batch_size=config.batch_size,
       num_epochs=num_epochs,
-      stop_after_epochs=min(config.stop_after_epochs or num_epochs, num_epochs),
-      eval_every_epochs=config.eval_every_epochs,
+      stop_after_epochs=min(stop or num_epochs, num_epochs),
+      eval_every_epochs=every,
       log_every_steps=config.log_every_steps,
       checkpoint_every_steps=config.checkpoint_every_steps,
       mixed_epochs=_mixed_epochs(config, num_epochs),
@@ -123,27 +131,6 @@ def from_config(
         f'of {config.batch_size}: lower config.batch_size'
     )
   return schedule
-
-
-def check_stop(stop: int, every: int, num_epochs: int) -> None:
-  """Refuses to stop after an epoch that a run to the end does not validate.
-
-  Another validation could change which checkpoint is the best.
-
-  Args:
-    stop: `config.stop_after_epochs`.
-    every: `config.eval_every_epochs`.
-    num_epochs: Epochs of the whole schedule.
-
-  Raises:
-    UserError: If the run would stop after such an epoch.
-  """
-  if stop < num_epochs and stop % every:
-    raise UserError(
-        f'config.stop_after_epochs is {stop}: must be a multiple of '
-        f'config.eval_every_epochs, {every}, so that the same epochs are '
-        'validated as in a run that does not stop'
-    )
 
 
 def _mixed_epochs(config, num_epochs):
