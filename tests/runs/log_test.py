@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs import metrics_log as log
 from gswinrmt_jax.runs import progress, writers
 from gswinrmt_jax.terminal import Terminal
@@ -113,29 +113,6 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   found.close()
   assert (tmp_path / 'metrics.jsonl').stat().st_size == size
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
-
-
-def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
-  """Two epochs may be logged before the first checkpoint is complete."""
-  log.check_new(tmp_path)
-  found = _open(tmp_path)
-  for step in (2, 5, 7):
-    log.check_new(tmp_path)
-    _interval(found, step, [1.0])
-    found.write_epoch(step, _figures(0.5))
-  found.close()
-  with pytest.raises(UserError, match=r'has no checkpoint, .* reaches step 7'):
-    log.check_new(tmp_path)
-
-
-def test_a_summary_shows_that_a_checkpoint_was_complete(tmp_path):
-  (tmp_path / 'summary.json').write_text('{}')
-  log.check_new(tmp_path)  # somebody removed the log
-  found = _open(tmp_path)
-  _interval(found, 2, [1.0])
-  found.close()
-  with pytest.raises(UserError, match=r'has no checkpoint, .* reaches step 2'):
-    log.check_new(tmp_path)
 
 
 # TensorBoard.

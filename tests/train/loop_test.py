@@ -160,6 +160,17 @@ def test_a_tested_run_does_not_train_again_if_its_last_checkpoint_is_gone(
   assert 'test' not in loaded
 
 
+def test_a_finished_run_without_its_checkpoints_does_not_start_again(
+    unbroken_run, tmp_path
+):
+  folder = shutil.copytree(unbroken_run, tmp_path / 'run')
+  shutil.rmtree(folder / 'checkpoints')
+  with pytest.raises(UserError, match='has a summary, but no checkpoint: put'):
+    tiny_parts.train(folder)
+  for name in ('metrics.jsonl', 'summary.json'):
+    assert (folder / name).read_bytes() == (unbroken_run / name).read_bytes()
+
+
 def test_a_run_does_not_stop_before_its_newest_checkpoint(tmp_path):
   folder = tmp_path / 'run'
   tiny_parts.train(folder, stop_after_epochs=2, checkpoint_every_steps=4)
@@ -387,11 +398,3 @@ def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)
-
-
-@pytest.mark.parametrize('start', [0, 6])
-def test_a_run_that_starts_anew_has_no_summary_of_another(start, tmp_path):
-  with tiny_parts.open_run(tiny_parts.recipe(), tmp_path / 'run') as run:
-    (run.folder / 'summary.json').write_text('{}')
-    run.start_log(start).close()
-  assert (tmp_path / 'run' / 'summary.json').exists() == bool(start)
