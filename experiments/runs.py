@@ -25,7 +25,6 @@ from gswinrmt_jax.models import cost
 from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import scores as score_lib
-from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.train import data as data_lib
 
 # Folders inside a run that hold no runs.
@@ -287,8 +286,6 @@ def _read(source):
   data, summary = parts.get('data'), parts.get('summary')
   if data is None and config.data.name in datasets.NAMES:
     data = dataclasses.asdict(datasets.info(config.data.name))
-  if summary is not None:
-    summary_lib.check(summary, str(source))
   known = data or {}
   splits = known.get('splits', {})
   orders = [splits.get(name, {}).get('order') for name in ('train', 'val')]

@@ -9,7 +9,6 @@ import jax
 
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs.scores import better, SCORES
 
 # Label, split, score, format of each row. A run has only those of its task.
@@ -27,8 +26,6 @@ _BY_CLASS = tuple(
     for name in ('iou', 'ap', 'mask_ap')
 )
 _FILE = 'summary.json'
-# Parts that every summary has.
-_PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
 
 
 def parameter_count(state: Any) -> int:
@@ -101,30 +98,7 @@ def load(folder: pathlib.Path) -> dict[str, Any] | None:
     UserError: If it is damaged.
   """
   path = folder / _FILE
-  try:
-    return check(files.read_json(path), str(path))
-  except FileNotFoundError:
-    return None
-  except UserError as error:
-    raise UserError(
-        f'{error}; restore it from a copy, or remove it: the next start then '
-        'writes a new one, which reads the test split a second time'
-    ) from error
-
-
-def check(summary: Any, where: str) -> dict[str, Any]:
-  """Checks a summary read from the file `where`, and returns it.
-
-  Raises:
-    UserError: If it lacks a part that every summary has.
-  """
-  for name, kind in _PARTS.items():
-    found = summary.get(name) if isinstance(summary, dict) else None
-    if not isinstance(found, kind):
-      raise UserError(
-          f"{where} is not a complete summary: '{name}' is not in it"
-      )
-  return summary
+  return files.read_json(path) if path.exists() else None
 
 
 def is_tested(summary: Mapping[str, Any]) -> bool:

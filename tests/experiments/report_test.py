@@ -511,11 +511,12 @@ def test_what_is_no_run_and_what_cannot_be_read(write, tmp_path):
   with pytest.raises(UserError, match='nowhere: no such file or folder'):
     results.gather([tmp_path / 'nowhere'])
   whole, lost = (write(name, 'cifar10_rmt', test=0.5) for name in 'ab')
-  (lost / 'summary.json').write_text('{"steps": 10, "total_steps": 10}')
+  (lost / 'summary.json').write_text('{"steps": 10, "total_st')
   (tmp_path / 'broken.json').write_text('{"config": {}, "epochs": []}')
   runs, problems = results.gather([tmp_path])
   assert [run.source for run in runs] == [whole] and len(problems) == 2
-  assert f"{lost} is not a complete summary: 'last' is not in it" in problems
+  said = f'{lost}/summary.json cannot be read: '
+  assert any(problem.startswith(said) for problem in problems)
   assert all('\n' not in problem for problem in problems)
 
 

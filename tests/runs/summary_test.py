@@ -3,9 +3,7 @@
 import json
 
 import numpy as np
-import pytest
 
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import scores
 from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import schedule as plan_lib
@@ -120,28 +118,6 @@ def test_a_summary_that_was_written_is_read(tmp_path):
   assert closing.load(tmp_path) is None
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
   assert closing.load(tmp_path) == _summary()
-
-
-@pytest.mark.parametrize(
-    ('text', 'said'),
-    [
-        ('', 'cannot be read: '),
-        ('{"steps": 12', 'cannot be read: '),
-        ('[12]', "is not a complete summary: 'steps' is not in it"),
-        (
-            '{"steps": 12, "total_steps": 12, "last": {}, "best": null}',
-            "is not a complete summary: 'best' is not in it",
-        ),
-    ],
-)
-def test_a_damaged_summary_is_told(text, said, tmp_path):
-  path = tmp_path / 'summary.json'
-  path.write_text(text)
-  with pytest.raises(UserError) as caught:
-    closing.load(tmp_path)
-  message = str(caught.value)
-  assert message.startswith(f'{path} {said}') and '\n' not in message
-  assert 'restore it from a copy, or remove it' in message
 
 
 def test_a_log_with_a_gap_leaves_figures_out():
