@@ -390,18 +390,11 @@ class Checkpointer:
     # If the directory is a link to another disk, it is moved on that disk.
     shelf = self.directory.resolve().parent / 'damaged_checkpoints'
     for step in steps:
-      try:
-        shelf.mkdir(exist_ok=True)
-        place, count = shelf / str(step), 1
-        while place.exists():
-          place, count = shelf / f'{step}_{count}', count + 1
-        self._folder(step).rename(place)
-      except OSError as error:
-        # Only a save of the same step needs the place, and fails then.
-        self._warn(
-            f'checkpoint {step} cannot be moved to {shelf} '
-            f'({error.strerror}): it stays in {self.directory}'
-        )
+      shelf.mkdir(exist_ok=True)
+      place, count = shelf / str(step), 1
+      while place.exists():
+        place, count = shelf / f'{step}_{count}', count + 1
+      self._folder(step).rename(place)
 
 
 def _until_none_is_removed(restore):

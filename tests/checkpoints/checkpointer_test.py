@@ -402,25 +402,6 @@ def test_a_linked_directory_keeps_what_is_set_aside_on_its_disk(folder):
   assert (other / 'damaged_checkpoints' / '5').is_dir()
 
 
-def test_a_damaged_checkpoint_that_cannot_be_moved_stops_nothing(
-    folder, monkeypatch
-):
-  said = []
-
-  def refuse(path, place):
-    raise OSError(errno.EBUSY, 'Device or resource busy')
-
-  _change_meta(folder)
-  with monkeypatch.context() as patch:
-    patch.setattr(pathlib.Path, 'rename', refuse)
-    checkpoints = checkpointer.Checkpointer(folder, warn=said.append)
-    assert checkpoints.restore_latest(_target()).step == 4
-  assert 'is damaged' in said[0] and 'busy): it stays in' in said[1]
-  checkpoints.save(_state(6), accuracy=0.5, meta={})
-  checkpoints.wait()
-  assert checkpoints.restore_latest(_target()).step == 6
-
-
 @pytest.mark.parametrize('kind', ['taken', 'cut', 'flipped'])
 def test_any_one_file_is_damage_or_was_not_needed(folder, kind):
   """All values have checksums: a checkpoint that can be read is correct.
