@@ -42,10 +42,6 @@ class DamagedError(Exception):
   """A file of a checkpoint is missing, or its content is not what was saved."""
 
 
-class _RemovedError(Exception):
-  """The run, which is training, removed a checkpoint while it was read."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Restored:
   """A restored checkpoint: `tree` as in the target, `meta` as saved."""
@@ -92,7 +88,6 @@ class Checkpointer:
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed
-    self._told = set()  # steps that a reader has called damaged
     if self.directory.exists() and not self.directory.is_dir():
       raise UserError(
           f'{self.directory} is a file where the folder of the checkpoints '
@@ -202,11 +197,7 @@ class Checkpointer:
     Raises:
       UserError: If all are damaged, or one cannot be read for another reason.
     """
-
-    def restore():
-      return self._restore_first(reversed(self.steps()), target)
-
-    return _until_none_is_removed(restore)
+    return self._restore_first(lambda found: sorted(found)[::-1], target)
 
   def restore_best(self, target: Any) -> Restored | None:
     """Restores the best checkpoint; otherwise like `restore_latest`.
@@ -214,15 +205,7 @@ class Checkpointer:
     It has the highest validation accuracy, and is the latest of equals.
     Mid-epoch ones, which have none, come last.
     """
-
-    def restore():
-      with processes.fail_together():
-        accuracies, damaged = self._accuracies()
-      self._tell(damaged)
-      steps = preservation.best_first(accuracies)
-      return self._restore_first(steps, target, damaged)
-
-    return _until_none_is_removed(restore)
+    return self._restore_first(preservation.best_first, target)
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -239,11 +222,6 @@ class Checkpointer:
     try:
       return self._restore(step, target)
     except DamagedError as error:
-      if not self._folder(step).exists():
-        raise UserError(
-            f'checkpoint {step} in {self.directory} was removed by its run, '
-            'which is training, while it was read: take another step'
-        ) from error
       raise UserError(
           f'checkpoint {step} in {self.directory} is damaged ({error}); '
           f'others: {known}'
@@ -315,26 +293,34 @@ class Checkpointer:
       try:
         accuracies[step] = read_meta(self._folder(step))['accuracy']
       except DamagedError as error:
-        self._check_is_there(step, error)
+        if self._is_gone(step):
+          return self._accuracies()
         damaged[step] = error
     return accuracies, damaged
 
-  def _check_is_there(self, step, error):
-    """Raises `_RemovedError` if a reader of a live run came too late."""
+  def _is_gone(self, step):
+    """Returns whether a run that is training removed what was to be read."""
     reader = self._read_only and jax.process_count() == 1
-    if reader and not self._folder(step).exists():
-      raise _RemovedError from error
+    return reader and not self._folder(step).exists()
 
-  def _restore_first(self, steps, target, damaged=()):
-    """Restores the first of these steps that is not damaged."""
-    damaged = list(damaged)
-    for step in _as_the_first_process(steps):
+  def _restore_first(self, order, target):
+    """Restores the first checkpoint that is not damaged.
+
+    Args:
+      order: Returns the steps to try, given the accuracy of each.
+      target: As in `restore_latest`.
+    """
+    with processes.fail_together():
+      accuracies, damaged = self._accuracies()
+    self._tell(damaged)
+    for step in _as_the_first_process(order(accuracies)):
       try:
         restored = self._restore(step, target)
       except DamagedError as error:
-        self._check_is_there(step, error)
+        if self._is_gone(step):
+          return self._restore_first(order, target)
         self._tell({step: error})
-        damaged.append(step)
+        damaged[step] = error
       else:
         # Only after a success: if none can be read, the cause may be another.
         self._set_aside(damaged)
@@ -375,9 +361,6 @@ class Checkpointer:
 
   def _tell(self, damaged):
     for step, reason in damaged.items():
-      if self._read_only and step in self._told:  # read again meanwhile
-        continue
-      self._told.add(step)
       self._warn(
           f'checkpoint {step} in {self.directory} is damaged ({reason}): '
           'skipping it'
@@ -395,15 +378,6 @@ class Checkpointer:
       while place.exists():
         place, count = shelf / f'{step}_{count}', count + 1
       self._folder(step).rename(place)
-
-
-def _until_none_is_removed(restore):
-  """Calls a function, which lists checkpoints, again if one is removed."""
-  while True:
-    try:
-      return restore()
-    except _RemovedError:
-      continue
 
 
 def write(

@@ -508,21 +508,6 @@ def test_a_folder_that_is_named_otherwise_is_no_checkpoint(folder):
   assert reader.restore_best(_weights(_target())).step == 4
 
 
-def test_a_step_that_the_run_removes_meanwhile_is_no_damage(
-    folder, monkeypatch
-):
-  original = checkpointer.read
-
-  def read(*arguments):
-    shutil.rmtree(folder / '4')
-    return original(*arguments)
-
-  monkeypatch.setattr(checkpointer, 'read', read)
-  reader = checkpointer.Checkpointer(folder, read_only=True)
-  with pytest.raises(UserError, match=r'4 .* was removed by its run'):
-    reader.restore(4, _weights(_target()))
-
-
 @pytest.mark.parametrize('damage', [_truncate, _empty_all_files])
 def test_if_all_are_damaged_all_stay_and_it_says_so(folder, damage):
   shutil.rmtree(folder / '4')
