@@ -1,9 +1,8 @@
 """Compiler options, background compilation, and the compilation cache."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import concurrent.futures
 import contextlib
-import gc
 from typing import Any
 
 import jax
@@ -51,22 +50,6 @@ def quick_compilation() -> dict[str, int | bool] | None:
   if jax.__version_info__[:2] == (0, 10):
     options['xla_cpu_use_fusion_emitters'] = False
   return options
-
-
-@contextlib.contextmanager
-def no_garbage_collection() -> Iterator[None]:
-  """Pauses Python's garbage collector; for tracing a large function.
-
-  Tracing creates millions of objects. The collector would scan them again and
-  again, which takes a fifth of the time.
-  """
-  was_enabled = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if was_enabled:
-      gc.enable()
 
 
 def show_compilation(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import gc
 import itertools
 import pathlib
 import signal
@@ -157,8 +158,13 @@ def _compile_and_init(run, restored, batches):
   _, batch = first
   trainer = run.trainer
   with run.terminal.busy('Compiling the training step (once)'):
-    with compilation.no_garbage_collection():
+    # Garbage collection would scan the millions of objects of tracing again and
+    # again, which takes a fifth of the time.
+    gc.disable()
+    try:
       lowered = trainer.train_step.lower(trainer.target, batch, trainer.key)
+    finally:
+      gc.enable()
     compiled = compilation.in_thread(lowered.compile)
     state = restored.tree if restored else run.init_state(batch)
     return state, compiled.result(), itertools.chain([first], batches)

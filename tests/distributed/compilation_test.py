@@ -1,7 +1,5 @@
 """Tests the cache of compiled programs, and compilation in the background."""
 
-import contextlib
-import gc
 import io
 import pathlib
 from unittest import mock
@@ -65,27 +63,6 @@ def test_the_place_that_somebody_chose_stays(setting, monkeypatch):
   jax.config.update('jax_compilation_cache_dir', '/chosen')
   compilation.keep_programs()
   assert setting() == '/chosen'
-
-
-@pytest.mark.parametrize('fails', [False, True])
-@pytest.mark.parametrize('collects', [False, True])
-def test_no_garbage_is_collected_while_tracing(fails, collects):
-  seen = []
-
-  def traced(x):
-    seen.append(gc.isenabled())
-    return x.nothing if fails else x + 1
-
-  was_enabled = gc.isenabled()
-  (gc.enable if collects else gc.disable)()
-  try:
-    function = jax.jit(traced)
-    with contextlib.suppress(AttributeError):
-      with compilation.no_garbage_collection():
-        function.lower(1)
-    assert seen == [False] and gc.isenabled() == collects
-  finally:
-    (gc.enable if was_enabled else gc.disable)()
 
 
 def test_the_first_call_alone_is_announced(monkeypatch):
