@@ -77,13 +77,7 @@ class Data:
     with contextlib.closing(batches):
       ahead = []
       for step in range(start + 1, stop + 1):
-        try:
-          ahead.append((step, self._put(next(batches), self.train)))
-        except UserError:
-          # A signal may also have killed the workers. The prefetched batch is
-          # still trained on; then the run ends with a checkpoint.
-          yield from ahead
-          raise
+        ahead.append((step, self._put(next(batches), self.train)))
         if len(ahead) > 1:
           yield ahead.pop(0)
       yield from ahead

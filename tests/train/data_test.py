@@ -1,7 +1,6 @@
 """Tests that a run sees the same batches wherever its records are stored."""
 
 import io
-import itertools
 import json
 
 import folder_data
@@ -109,22 +108,6 @@ def test_maps_go_with_their_records():
   for batch in _batches(_data(tiny.arrays(0, _RECORDS), maps)).values():
     np.testing.assert_array_equal(batch['map_index'].ravel(), batch['row'])
     assert batch['map_score'].shape == (_BATCH, 1, 1, 1)
-
-
-def test_an_error_comes_after_the_batches_before_it(monkeypatch):
-  """A signal to the process group also ends workers; no step may be lost."""
-  each = batches_lib.train_batches
-
-  def failing(*args, **how):
-    yield from itertools.islice(each(*args, **how), 4)
-    raise UserError('a worker was killed')
-
-  monkeypatch.setattr(batches_lib, 'train_batches', failing)
-  steps = []
-  with pytest.raises(UserError, match='a worker was killed'):
-    for step, _ in _data(tiny.arrays(0, _RECORDS)).train_batches(0, 19):
-      steps.append(step)
-  assert steps == [1, 2, 3, 4]
 
 
 def test_slices_that_overlap_are_a_line(root):
