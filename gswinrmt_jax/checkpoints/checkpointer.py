@@ -239,17 +239,10 @@ class Checkpointer:
     if self._failure is None:
       return
     failure, self._failure = self._failure, None
-    if not self.directory.parent.exists():
-      raise RunError(
-          f'{self.directory.parent} was deleted or moved during training'
-      ) from failure
-    steps = self.steps()
-    then = f'resumes from step {steps[-1]:,}, whose checkpoint is kept'
-    if not steps:
-      then = 'starts again at step 0, as no earlier one was saved'
     raise RunError(
         f'cannot save a checkpoint in {self.directory} ({_reason(failure)}): '
-        f'fix that; the same command then {then}'
+        'fix that; the same command then resumes from the last one, if there '
+        'is one'
     ) from failure
 
   def _write(self, tree, meta):

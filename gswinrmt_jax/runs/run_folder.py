@@ -32,8 +32,6 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
-# What a run may have, besides checkpoints, if a step was saved.
-_BEGUN = 'metrics.jsonl', 'damaged_checkpoints', 'summary.json'
 _SHOWN = 3  # most differing fields that a message names
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
@@ -116,15 +114,10 @@ def check_config(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    advice = 'choose another --workdir'
-    if (path / 'checkpoints').exists() or not (path / _CONFIG).exists():
-      advice += (
-          ' (--config.init_from=RUN starts there from the weights of this run)'
-      )
-    elif not any((path / name).exists() for name in _BEGUN):
-      advice = f'delete it, as no step was saved, or {advice}'
     raise UserError(
-        f'{path} belongs to another config: {"; ".join(shown)}; {advice}'
+        f'{path} belongs to another config: {"; ".join(shown)}; choose another '
+        '--workdir (--config.init_from=RUN starts there from the weights of '
+        'this run)'
     )
 
 

@@ -86,18 +86,9 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   )
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
-  assert 'delete it, as no step was saved' in str(caught.value)
-  # Steps may have been saved, and are gone.
-  for name in ('summary.json', 'metrics.jsonl', 'damaged_checkpoints'):
-    (tmp_path / name).touch()
-    with pytest.raises(UserError, match=r'; choose another --workdir$'):
-      run_folder.check_folder(tmp_path, _config(num_epochs=1000))
-    (tmp_path / name).unlink()
-  (tmp_path / 'checkpoints').mkdir()
-  with pytest.raises(
-      UserError, match=r'; choose .*\(--config\.init_from=RUN starts'
-  ):
-    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+  assert '; choose another --workdir (--config.init_from=RUN' in (
+      str(caught.value)
+  )
 
 
 def test_another_absolute_path_of_class_folders_is_no_other_config(tmp_path):
