@@ -34,8 +34,6 @@ _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # TensorStore raises `ValueError` for every failure. If the operating system
 # refused to read, the message quotes its error number.
 _SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
-# Threads that still write after `abandon`, by the directory.
-_ABANDONED: dict[pathlib.Path, threading.Thread] = {}
 
 
 class DamagedError(Exception):
@@ -82,9 +80,6 @@ class Checkpointer:
     self.directory = directory.absolute()  # Orbax requires it.
     self._read_only, self._shared = read_only, shared
     self._warn = warn
-    if not read_only and (left := _ABANDONED.get(self.directory)):
-      left.join()  # in a notebook, say, where the process goes on
-      del _ABANDONED[self.directory]
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed
@@ -152,8 +147,6 @@ class Checkpointer:
 
   def abandon(self) -> None:
     """Stops waiting for a running save, which may end with the process."""
-    if self._writing:
-      _ABANDONED[self.directory] = self._writing
     self._writing = self._failure = None
 
   def clean(self) -> None:

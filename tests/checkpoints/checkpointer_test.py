@@ -6,7 +6,6 @@ import pathlib
 import re
 import shutil
 import threading
-import time
 from typing import Any
 
 import chex
@@ -726,15 +725,3 @@ def test_names_of_raw_weights_and_average():
 def test_of_equal_accuracies_the_latest_is_best():
   accuracies = {1: -1, 2: 0.0, 3: None, 4: -1}
   assert preservation.best_first(accuracies) == [2, 4, 1, 3]
-
-
-def test_the_next_writer_waits_for_one_that_was_abandoned(tmp_path):
-  """After a second Ctrl-C in a notebook, whose process goes on."""
-  first = checkpointer.Checkpointer(tmp_path)
-  first._writing = threading.Thread(target=time.sleep, args=(0.2,))
-  writer = first._writing
-  writer.start()
-  first.abandon()
-  checkpointer.Checkpointer(tmp_path, read_only=True)
-  checkpointer.Checkpointer(tmp_path)
-  assert not writer.is_alive()
