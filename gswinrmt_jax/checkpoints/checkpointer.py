@@ -73,9 +73,6 @@ class Checkpointer:
       shared: Whether another process may be writing there, for lack of a lock:
         what seems to be left over stays.
       warn: Called with a line for each damaged checkpoint that is skipped.
-
-    Raises:
-      UserError: If the directory is a file.
     """
     self.directory = directory.absolute()  # Orbax requires it.
     self._read_only, self._shared = read_only, shared
@@ -83,11 +80,6 @@ class Checkpointer:
     self._writing = None
     self._failure = None
     self._warned = False  # of a checkpoint that cannot be removed
-    if self.directory.exists() and not self.directory.is_dir():
-      raise UserError(
-          f'{self.directory} is a file where the folder of the checkpoints '
-          'should be: move it away, or choose another --workdir'
-      )
 
   def save(
       self, state: Any, *, accuracy: float | None, meta: Mapping[str, Any]
@@ -162,8 +154,7 @@ class Checkpointer:
     if not self.directory.is_dir():
       return []
     names = [path.name for path in self.directory.iterdir() if path.is_dir()]
-    steps = [int(name) for name in names if name.isdecimal()]
-    return sorted(step for step in steps if str(step) in names)  # not '007'
+    return sorted(int(name) for name in names if name.isdecimal())
 
   def newest_meta(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
     """Returns the newest checkpoint whose meta is intact, and that meta."""

@@ -311,12 +311,6 @@ def test_an_empty_folder_restores_nothing(tmp_path):
   assert checkpoints.newest_meta() is None
 
 
-def test_a_file_where_the_folder_should_be_is_said(tmp_path):
-  (tmp_path / 'checkpoints').touch()
-  with pytest.raises(UserError, match='checkpoints is a file where the folder'):
-    checkpointer.Checkpointer(tmp_path / 'checkpoints')
-
-
 # Damage.
 
 
@@ -498,13 +492,6 @@ def test_a_reader_follows_a_run_that_trains(
   monkeypatch.setattr(checkpointer, function, read)
   restored = getattr(reader, how)(_weights(_target()))
   assert restored.step == found and not said
-
-
-def test_a_folder_that_is_named_otherwise_is_no_checkpoint(folder):
-  (folder / '007').mkdir()
-  reader = checkpointer.Checkpointer(folder, read_only=True)
-  assert reader.steps() == [4, 5]
-  assert reader.restore_best(_weights(_target())).step == 4
 
 
 @pytest.mark.parametrize('damage', [_truncate, _empty_all_files])
