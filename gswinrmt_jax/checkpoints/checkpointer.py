@@ -27,7 +27,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import checksums, preservation
 from gswinrmt_jax.distributed import processes
-from gswinrmt_jax.errors import interruption, RunError, UserError
+from gswinrmt_jax.errors import RunError, UserError
 
 _STATE, _META = 'state', 'meta/metadata'
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -320,8 +320,7 @@ class Checkpointer:
     try:
       restored = read(self._folder(step), target)
     except BaseException as error:
-      # C code turns the exception of a signal handler into a SystemError.
-      failure = interruption(error) or error
+      failure = error
     if not processes.greatest(failure is not None):
       return restored
     damaged = isinstance(failure, DamagedError)
