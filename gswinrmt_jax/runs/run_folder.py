@@ -180,12 +180,13 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
 def record_start(
     folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
 ) -> None:
-  """Adds a start of the run, after `step` updates, to `environment.json`."""
+  """Adds a start of the run, after `step` updates, to `environment.json`.
+
+  Raises:
+    UserError: If that file is damaged.
+  """
   path = folder / 'environment.json'
-  try:
-    starts = files.read_json(path)
-  except (FileNotFoundError, UserError):
-    starts = []  # A damaged file must not stop a run.
+  starts = files.read_json(path) if path.exists() else []
   device = jax.devices()[0]
   now = datetime.datetime.now(datetime.UTC)
   start = {
@@ -212,8 +213,7 @@ def record_start(
       'commit': _commit(),
       'config': config.to_dict(),
   }
-  earlier = starts if isinstance(starts, list) else []
-  files.write_json(path, [*earlier, start])
+  files.write_json(path, [*starts, start])
 
 
 def _commit():

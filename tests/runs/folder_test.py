@@ -192,11 +192,3 @@ def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
   assert first['device_count'] == len(jax.devices())
   for name in ('started', 'command', 'python', 'commit', 'platform_version'):
     assert name in first
-
-
-@pytest.mark.parametrize('text', ['', '[{"step"', '7'])
-def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
-  (tmp_path / 'environment.json').write_text(text)
-  run_folder.record_start(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
-  (start,) = json.loads((tmp_path / 'environment.json').read_text())
-  assert start['step'] == 17
