@@ -352,23 +352,13 @@ def denormalize(
 
 
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
-  """Lists the one or two heaviest classes of a target, such as `cat: 0.71`.
-
-  Each has its own line. The second is listed only if it is heavier than the
-  lightest, which label smoothing alone explains; of two classes, if it is not
-  0. A numeric name such as `2` becomes `class 2`.
-  """
-
-  def named(label):
-    name = class_names[label]
-    name = f'class {name}' if name.isdecimal() else name
-    return f'{name}: {target[label]:.2f}'
-
-  first, *others = np.argsort(-np.asarray(target), kind='stable')
-  smoothing = target[others[-1]] if len(others) > 1 else 0
-  if others and target[others[0]] > smoothing:
-    return f'{named(first)}\n{named(others[0])}'
-  return named(first)
+  """Lists the one or two heaviest classes, each in a line like `cat: 0.71`."""
+  heaviest = np.argsort(-np.asarray(target), kind='stable')[:2]
+  return '\n'.join(
+      f'{class_names[label]}: {target[label]:.2f}'
+      for label in heaviest
+      if target[label]
+  )
 
 
 def _curve(entries, name, factor=1):

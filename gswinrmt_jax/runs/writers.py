@@ -67,10 +67,12 @@ class TensorBoard:
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     self._warn, self._writer = warn, None
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    # A second may see several starts.
+    name = f'events.out.tfevents.{time.time():.6f}.{socket.gethostname()}'
     with self._warn_once():
       folder.mkdir(exist_ok=True)
       # Not its `EventsWriter`, which cannot be closed when the disk is full.
-      self._writer = record_writer.RecordWriter(str(_new_file(folder)))
+      self._writer = record_writer.RecordWriter(str(folder / name))
       self._add(0, file_version='brain.Event:2')
       self._add(step + 1, session_log=start)
 
@@ -109,12 +111,3 @@ class TensorBoard:
           f'no more TensorBoard events are written ({error.strerror}); '
           'metrics.jsonl has the same values'
       )
-
-
-def _new_file(folder):
-  """Returns a name in the order of time; a second may see several starts."""
-  name = f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}'
-  path, count = folder / name, 1
-  while path.exists():
-    path, count = folder / f'{name}.{count}', count + 1
-  return path
