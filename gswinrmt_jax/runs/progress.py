@@ -1,6 +1,5 @@
 """The progress of a run on the terminal: speed, time left, the best epoch."""
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ from gswinrmt_jax.checkpoints.raw_and_ema import EMA
 from gswinrmt_jax.runs.scores import best_epoch, SCORES
 from gswinrmt_jax.terminal import duration, Terminal
 
-_WINDOW = 10  # intervals over which the speed is averaged
 _SLOW_DATA = 0.1  # share of the time spent waiting for data that is reported
 
 
@@ -35,7 +33,6 @@ class Progress:
     """
     self._schedule, self._terminal = schedule, terminal
     self._elapsed, self._start = elapsed, start
-    self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
     self._epochs = [entry for entry in entries if entry['kind'] == 'epoch']
 
@@ -67,20 +64,16 @@ class Progress:
     if 'learning_rate' in entry:
       rate = f'{entry["learning_rate"]:.1e}'.replace('e-0', 'e-')
       parts.append(f'lr {rate}')
-    parts.append(f'{self._speed(entry):,.0f} img/s')
+    parts.append(f'{entry["images_per_second"]:,.0f} img/s')
     elapsed = self._elapsed()
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
     parts.append(f'ETA {duration(left)}')
-    wait = entry['data_wait']
-    waited = [f'data wait {wait:.0%}'] if wait >= _SLOW_DATA else []
-    long = [epoch, f'{number}/{schedule.total_steps:,}', *parts, *waited]
-    short = [epoch, number, *parts]
+    if entry['data_wait'] >= _SLOW_DATA:
+      parts.append(f'data wait {entry["data_wait"]:.0%}')
+    long = [epoch, f'{number}/{schedule.total_steps:,}', *parts]
     self._terminal.progress(
         '  '.join([*long, f'elapsed {duration(elapsed)}']),
-        '  '.join(long),
-        '  '.join([*short, *waited]),
-        ' '.join([*short, *waited]),
-        ' '.join(short),
+        ' '.join([epoch, number, *parts]),
     )
 
   def _show_epoch(self, entry):
@@ -102,16 +95,6 @@ class Progress:
         f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '
         f'{_scores(entry, "val_")}{ema} ({said})'
     )
-
-  def _speed(self, entry):
-    """Returns images per second over the last intervals, without validation.
-
-    A single interval may have only one step, whose speed may be far off.
-    """
-    seconds = entry['seconds']
-    self._window.append((entry['images_per_second'] * seconds, seconds))
-    images, seconds = map(sum, zip(*self._window, strict=True))
-    return images / seconds
 
 
 def _scores(entry, prefix):
