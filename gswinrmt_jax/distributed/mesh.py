@@ -25,17 +25,8 @@ class Devices:
   """
 
   def __init__(self):
-    """Creates the mesh.
-
-    Raises:
-      UserError: If processes have different numbers of devices.
-    """
+    """Creates the mesh; all processes have the same number of devices."""
     self._count = len(jax.devices())
-    if jax.local_device_count() * jax.process_count() != self._count:
-      raise UserError(
-          f'{jax.process_count()} processes share {self._count} devices: each '
-          'must have as many as the others'
-      )
     # The default would be explicit axes, which linen layers cannot trace.
     mesh = jax.make_mesh((self._count,), (_AXIS,), axis_types=(AxisType.Auto,))
     self.replicated = NamedSharding(mesh, PartitionSpec())

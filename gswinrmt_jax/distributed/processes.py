@@ -8,7 +8,6 @@ next collective operation.
 
 from collections.abc import Iterator
 import contextlib
-import functools
 import json
 import os
 from typing import Any
@@ -92,12 +91,7 @@ def share() -> tuple[int, int]:
 
 def terminal() -> Terminal:
   """Returns the terminal; only process 0 prints to it."""
-  return Terminal(None if is_first() else _null_device())
-
-
-@functools.cache
-def _null_device():
-  return open(os.devnull, 'w')
+  return Terminal(None if is_first() else open(os.devnull, 'w'))
 
 
 def greatest(number: int) -> int:

@@ -34,12 +34,10 @@ class Preemption:
 
   def __enter__(self) -> 'Preemption':
     if threading.current_thread() is threading.main_thread():
-      before = {number: signal.getsignal(number) for number in _SIGNALS}
       self._before = {
           number: handler
-          for number, handler in before.items()
-          # None: of a program that Python is embedded in.
-          if handler not in (signal.SIG_IGN, None)
+          for number in _SIGNALS
+          if (handler := signal.getsignal(number)) != signal.SIG_IGN
       }
     for number in self._before:
       signal.signal(number, self._receive)
@@ -94,10 +92,9 @@ class Preemption:
     when = 'this step'
     if processes.share()[1] > 1:
       when = 'the next logged step, as all processes do'
-    again = 'SIGTERM' if number == signal.SIGHUP else 'a second signal'
     text = (
         f'\n{signal.Signals(number).name}: the run ends after {when}, with a '
-        f'checkpoint; {again} stops it at once\n'
+        'checkpoint; a second signal stops it at once\n'
     )
     # The signal may have interrupted `print`. Nobody may be reading.
     with contextlib.suppress(OSError):

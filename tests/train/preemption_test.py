@@ -6,7 +6,6 @@ How whole runs end is tested in `faults_signals_test`.
 import os
 import signal
 import threading
-from unittest import mock
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
 
 
 @pytest.mark.parametrize('first', [signal.SIGTERM, signal.SIGHUP])
-def test_a_lost_session_may_send_a_second_hangup(first, capfd):
+def test_a_lost_session_may_send_a_second_hangup(first):
   taken, preempted = [], preemption.Preemption()
   numbers = signal.SIGHUP, signal.SIGTERM
   before = [signal.signal(n, lambda n, _: taken.append(n)) for n in numbers]
@@ -50,8 +49,6 @@ def test_a_lost_session_may_send_a_second_hangup(first, capfd):
   finally:
     for number, handler in zip(numbers, before, strict=True):
       signal.signal(number, handler)
-  again = 'SIGTERM' if first == signal.SIGHUP else 'a second signal'
-  assert f'with a checkpoint; {again} stops it at' in capfd.readouterr().err
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():
@@ -63,22 +60,6 @@ def test_where_no_step_is_under_way_it_ends_at_once():
       os.kill(os.getpid(), signal.SIGTERM)
   assert stopped.value.signal == signal.SIGTERM
   assert signal.getsignal(signal.SIGTERM) is before
-
-
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-def test_what_python_ignored_is_raised_when_asked_for():
-  class Ending:
-
-    def __del__(self):
-      os.kill(os.getpid(), signal.SIGTERM)
-
-  preempted = preemption.Preemption()
-  with preempted:
-    preempted.check()
-    Ending()
-    assert preempted.received == signal.SIGTERM
-    with pytest.raises(Stopped, match='stopped by SIGTERM'):
-      preempted.check()
 
 
 def test_in_another_thread_nothing_is_changed():
@@ -105,13 +86,6 @@ def test_what_was_ignored_stays_so():
       assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
   finally:
     signal.signal(signal.SIGINT, before)
-
-
-def test_a_handler_of_another_program_stays():
-  """Python knows no handler of a program that it is embedded in."""
-  with mock.patch.object(signal, 'getsignal', lambda number: None):
-    with preemption.Preemption() as preempted:
-      assert not preempted._before
 
 
 def test_a_lost_terminal_changes_nothing():
