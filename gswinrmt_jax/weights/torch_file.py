@@ -34,7 +34,7 @@ _DTYPES = {
     'ByteStorage': np.uint8,
     'BoolStorage': np.bool_,
 }
-_STORAGES = {'float32': 'FloatStorage', 'int64': 'LongStorage'}
+_STORAGES = {np.dtype(t).name: name for name, t in _DTYPES.items()}
 _MAX_AXES = 32
 _MAX_EXTENT = 2**40  # far beyond any file, yet products stay small
 # Bytes of the pickle, about 200 per tensor; objects take up to 60 times that.
@@ -79,7 +79,7 @@ def read(path: pathlib.Path) -> Any:
 
 
 def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
-  """Writes nested dicts of float32 or int64 arrays, atomically."""
+  """Writes nested dicts of arrays, numbers, text and lists, atomically."""
   arrays = []
   program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
   with (
@@ -318,7 +318,7 @@ _STAND_INS = {
 
 
 def _pickled(value, arrays):
-  """Returns the opcodes of a dict or an array; collects the arrays.
+  """Returns the opcodes of an entry of the tree; collects the arrays.
 
   An array is `_rebuild_tensor_v2(storage, 0, shape, stride, False, {})`.
   """
@@ -328,6 +328,8 @@ def _pickled(value, arrays):
         for name, entry in value.items()
     ]
     return b''.join([b'}', *items])
+  if isinstance(value, (str, int, list)):
+    return _literal(value)
   key, shape = str(len(arrays)), value.shape
   arrays.append(value)
   stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -346,5 +348,5 @@ def _pickled(value, arrays):
 
 
 def _literal(value):
-  """Returns the opcodes of a string, a number or a tuple of numbers."""
+  """Returns the opcodes of text, a number, or a tuple or list of them."""
   return pickle.dumps(value, protocol=2)[2:-1]  # without PROTO and STOP

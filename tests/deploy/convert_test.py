@@ -8,20 +8,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 import released_rmt
-import torch_pickles
 
 from gswinrmt_jax import files, weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.weights import load
+from gswinrmt_jax.weights import load, torch_file
 
 
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory):
   path = tmp_path_factory.mktemp('torch') / 'rmt.pth'
-  torch_pickles.save(path, {'model': released_rmt.state_dict(), 'epoch': 299})
+  torch_file.write(path, {'model': released_rmt.state_dict(), 'epoch': 299})
   return path
 
 
@@ -72,7 +71,7 @@ def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
   del arrays['head.bias']
   arrays['more'] = np.zeros(3, np.float32)
   path = tmp_path / 'b.pth'
-  torch_pickles.save(path, arrays)
+  torch_file.write(path, arrays)
   out = tmp_path / 'out'
   arguments = ['convert', str(path), str(out), '--full-stages=3,4']
   assert main.main(arguments) == 2
@@ -106,7 +105,7 @@ def test_half_precision_is_the_same_model(dtype, tmp_path):
       name: array.astype(half) if array.dtype == np.float32 else array
       for name, array in released_rmt.state_dict().items()
   }
-  torch_pickles.save(tmp_path / 'a.pth', {'model': arrays})
+  torch_file.write(tmp_path / 'a.pth', {'model': arrays})
   said = _convert(tmp_path / 'a.pth', tmp_path / 'a', full_stages=(3, 4))
   assert 'decay_ranges' not in said
   fields = load.load(tmp_path / 'a').card.fields
@@ -117,7 +116,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, capsys):
   arrays = released_rmt.state_dict()
   for name, value in (('head.bias', np.nan), ('norm.running_var', np.inf)):
     arrays[name] = np.full_like(arrays[name], value)
-  torch_pickles.save(tmp_path / 'a.pth', arrays)
+  torch_file.write(tmp_path / 'a.pth', arrays)
   arguments = ['convert', str(tmp_path / 'a.pth'), str(tmp_path / 'out')]
   assert main.main([*arguments, '--full-stages=3,4']) == 2
   printed = capsys.readouterr()

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 import released_rmt
-import torch_pickles
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import export as export_command
@@ -155,7 +154,7 @@ def test_torch_for_rmt_alone(digits, tmp_path):
   assert not list(tmp_path.iterdir())
 
   source = tmp_path / 'rmt.pth'
-  torch_pickles.save(source, released_rmt.state_dict())
+  torch_file.write(source, released_rmt.state_dict())
   convert.convert(source, tmp_path / 'rmt', full_stages=(3, 4))
   loaded = load.load(tmp_path / 'rmt')
   path, said = _export(loaded, 'torch', tmp_path / 'out')
@@ -264,7 +263,7 @@ def test_the_card_of_a_file_is_in_the_file(digits, tmp_path):
 @pytest.mark.parametrize('read', [load.load, load.read_card])
 def test_a_file_without_a_card_is_recognised_by_its_arrays(read, tmp_path):
   path = tmp_path / 'rmt.pth'
-  torch_pickles.save(path, released_rmt.state_dict())
+  torch_file.write(path, released_rmt.state_dict())
   with pytest.raises(
       UserError, match=r'of widths \(16, 32, 48, 64\) .* is none'
   ):

@@ -12,7 +12,6 @@ import pytest
 import random_variables
 import released_rmt
 import tiny_detectors
-import torch_pickles
 
 from gswinrmt_jax import create_model, weights
 from gswinrmt_jax.deploy import convert, export
@@ -28,7 +27,7 @@ _HEADS = ('retina', 'mask', 'cascade')
 def _saved(path, state_dict):
   """Writes a checkpoint as mmdetection does."""
   meta = {'epoch': 12, 'CLASSES': list(tiny_detectors.NAMES)}
-  torch_pickles.save(path, {'meta': meta, 'state_dict': state_dict})
+  torch_file.write(path, {'meta': meta, 'state_dict': state_dict})
   return path
 
 

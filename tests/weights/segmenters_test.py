@@ -12,7 +12,6 @@ import pytest
 import random_variables
 import released_rmt
 import seg_heads
-import torch_pickles
 
 from gswinrmt_jax import recipes, weights
 from gswinrmt_jax.commands import main
@@ -50,7 +49,7 @@ def _saved(path, state_dict):
       'state_dict': state_dict,
       'optimizer': {'state': {0: {'step': 3, 'exp_avg': np.float32([1, 2])}}},
   }
-  torch_pickles.save(path, contents)
+  torch_file.write(path, contents)
   return path
 
 
@@ -111,7 +110,7 @@ def test_mmsegmentations_class_names_are_kept(odd, tmp_path):
   names = [f'thing {k}' for k in range(seg_heads.config()['classes'])]
   names[-1] = odd or names[-1]
   contents = {'meta': {'CLASSES': names}, 'state_dict': _state_dict('fpn')}
-  torch_pickles.save(tmp_path / 'a.pth', contents)
+  torch_file.write(tmp_path / 'a.pth', contents)
   _converted(tmp_path / 'a.pth', tmp_path / 'out')
   card = load.load(tmp_path / 'out').card
   assert card.class_names == (() if odd else tuple(names))
