@@ -1,15 +1,11 @@
 """Bounds and checks for fuzzing what reads files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import contextlib
-import random
 import resource
 import signal
-import time
-from typing import Any
 
-from hypothesis import given, HealthCheck, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
 
 
 @contextlib.contextmanager
@@ -39,7 +35,7 @@ def check_line(said: str) -> None:
 
 
 def few(count: int) -> settings:
-  """Returns the settings of an everyday test: the same examples each time.
+  """Returns the settings of a test: the same examples each time.
 
   Args:
     count: The number of examples.
@@ -51,35 +47,3 @@ def few(count: int) -> settings:
       deadline=None,
       suppress_health_check=list(HealthCheck),
   )
-
-
-def campaign(
-    what: str,
-    count: int,
-    examples: st.SearchStrategy,
-    check: Callable[[Any], None],
-) -> None:
-  """Checks many examples, different ones each time, and prints their seed.
-
-  Args:
-    what: A name of what is fuzzed, for the log.
-    count: The number of examples.
-    examples: The strategy that draws them.
-    check: A function that raises if an example fails.
-  """
-  drawn = random.SystemRandom().randrange(2**32)
-  done = 0
-
-  @seed(drawn)
-  @settings(few(count), derandomize=False)
-  @given(examples)
-  def run(example):
-    nonlocal done
-    check(example)
-    done += 1
-
-  print(f'\n{what}: seed {drawn}', flush=True)
-  before = time.monotonic()
-  run()
-  minutes = (time.monotonic() - before) / 60
-  print(f'{what}: {done:,} examples, nothing found, {minutes:.1f} min')
