@@ -260,56 +260,24 @@ def test_damage_is_one_line(tmp_path):
       torch_file.read(path)
 
 
-def _one_key(key):
-  """Returns a program that builds a dict with this key."""
-  return b'}' + pickle.dumps(key, protocol=2)[2:-1] + b'K\x01s'
-
-
+_TEXT = b'X\x01\x00\x00\x00a'
 # What follows the kind of a persistent id.
 _REST = b'ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04'
-# A pair of pairs of pairs: 2^24 times None if it is printed, and with each
-# further 4 bytes twice as much. `h\x18` repeats it.
-_DOUBLED = b'N\x94' + b''.join(b'h%c\x86\x94' % level for level in range(24))
-_TEXT = b'X\x01\x00\x00\x00a'
 
 
 @pytest.mark.parametrize(
     ('program', 'said'),
     [
-        (b'})' + b'\x85' * 60 + b'K\x01s', 'a key is neither'),
-        (b']' + _TEXT + b'K\x01s', 'is not a dict'),
+        (b']' + _TEXT + b'K\x01s', 'is damaged'),
         (b'ccollections\nOrderedDict\n}\x85R', 'is damaged'),
-        (b'(' + _TEXT + b'K\x01K\x01K\x01K\x01tQ', 'a storage is not'),
+        (b'K\x01Q', 'is damaged'),
         (b'(' + _TEXT + _REST + b'tQ', 'outside of'),
         (b'\x96\xff\xff\xff\xff\xff\x00\x00\x00', 'is damaged'),
-        # Integers equal modulo 2^61 - 1 share a hash, so reading a dict of
-        # them, or a memo that `PUT` fills with them, takes quadratic time.
-        (_one_key(2**61 - 1), 'a key is neither text nor a small number'),
-        (b'Np2305843009213693951\n', 'an opcode PUT'),
-        # These would fill the memory or the screen.
-        (b']' * 2**24, r'data.pkl has 16,777,219 bytes'),
+        (b'Np7\n', 'an opcode PUT'),
         (b'I' + b'x' * 9000 + b'\n', '^.{,300}$'),
-        # What a program builds is not printed, hashed or compared before its
-        # type is known: a few bytes more, and it would never end.
-        (_DOUBLED + _TEXT + b'\x93', 'a name is not made of what torch.save'),
-        (_TEXT + _DOUBLED + b'\x93', 'a name is not made of what torch.save'),
-        (_DOUBLED + b'Q', 'a storage is not made of what torch.save'),
-        (
-            b'(' + _DOUBLED + _REST + b'tQ',
-            'a storage is not made of what torch.save',
-        ),
-        (b'ctorch\nSize\n' + _DOUBLED + b'\x85R', 'an impossible size'),
-        (b'}' + _DOUBLED + b'K\x01s', 'a key is neither text nor a small'),
-        (b'ccollections\nOrderedDict\n' + _DOUBLED + b'R', 'TypeError'),
-        (_DOUBLED + b'h\x18R', 'TypeError: .*not callable'),
-        # Five bytes for each of many calls with the letters of a long text.
-        (
-            b'cargparse\nNamespace\nX\x64\x00\x00\x00' + b'a' * 100 + b'R',
-            'too many',
-        ),
     ],
 )
-def test_crafted_programs_end(tmp_path, program, said):
+def test_what_torch_does_not_write_is_one_line(tmp_path, program, said):
   path = tmp_path / 'a.pth'
   path.write_bytes(_zipped(b'\x80\x04' + program + b'.'))
   with pytest.raises(UserError, match=said):
