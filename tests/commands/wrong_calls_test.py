@@ -186,6 +186,9 @@ _WRONG_CALLS = [
     ('predict run images --out r.csv --json', '--out writes a file: leave out'),
     ('predict run images --jsn', '--jsn (did you mean --json?)'),
     ('predict digits_small x.png --weights ema', 'it has no averages to'),
+    ('predict digits_small x.png --point 3,4', '--point needs --maps'),
+    ('predict digits_small x.png --image-size=8', 'at least 32x32 pixels, not'),
+    ('predict digits_small x.png --image-size=9999', 'is at most 4,096 pixels'),
     # convert, export and push
     ('convert run out', 'run cannot be read: Is a directory'),
     ('convert ~no_one/rmt.pth out', '~no_one/rmt.pth does not exist'),

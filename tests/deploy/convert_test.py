@@ -152,14 +152,6 @@ def test_a_folder_that_cannot_be_written_is_none(
   assert not list(tmp_path.iterdir())
 
 
-def test_arguments_are_checked(capsys):
-  assert main.main(['convert', 'a.pth', 'b', '--full-stages=x']) == 2
-  assert (
-      "--full-stages is 'x': must be stages such as 3,4"
-      in capsys.readouterr().err
-  )
-
-
 def test_a_stage_that_is_not_there(checkpoint, tmp_path):
   with pytest.raises(UserError, match='must be stages from 1 to 4'):
     _convert(checkpoint, tmp_path / 'a', full_stages=(5,))

@@ -83,16 +83,6 @@ def test_model_hubs_can_read_the_metadata(measured, tmp_path):
   assert 'seed 3; validation on train[:300]; test on test[:200].' in text
 
 
-@pytest.mark.parametrize('name', ['on', 'no', 'null', '1e3', 'a: b'])
-def test_any_name_of_a_data_set_stays_text(measured, name, tmp_path):
-  recipe = measured.recipe.copy_and_resolve_references()
-  recipe.data.name = name
-  front = _front(_text(tmp_path, dataclasses.replace(measured, recipe=recipe)))
-  assert front['datasets'] == [name]
-  dataset = front['model-index'][0]['results'][0]['dataset']
-  assert dataset == {'name': name, 'type': name, 'split': 'val'}
-
-
 def test_weights_that_are_exported_again_keep_their_results(measured, tmp_path):
   """Their card has the checkpoint, and the data that it was measured on."""
   checkpoint = {'step': measured.step, 'epoch': 12, 'weights': 'ema'}

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import itertools
 import json
 import pathlib
 import sys
@@ -286,17 +285,6 @@ def test_another_image_size_is_said_once(small, digits, capsys):
   assert 'trained for' not in printed.out
 
 
-def test_batches_do_not_matter(loaded, digits):
-  """Twelve images are five, five and two; or one at a time."""
-  paths, _ = digits
-  alone = [loaded.predict(path, 10) for path in paths]
-  for one, other in zip(alone, loaded.predict(paths, 10), strict=True):
-    assert (one.image, one.labels) == (other.image, other.labels)
-    np.testing.assert_allclose(
-        one.probabilities, other.probabilities, atol=1e-6
-    )
-
-
 def test_names_of_a_mac_and_names_that_are_not_utf8(tmp_path):
   """A folder's umlaut may be two characters; a name may have any bytes."""
   one = types.SimpleNamespace(image='x.png', to_dict=lambda: {'image': 'x.png'})
@@ -396,15 +384,17 @@ def test_a_folder_is_predicted_into_a_table(
   (sorted_digits / wrong).mkdir(exist_ok=True)
   (sorted_digits / wrong / 'odd.png').write_bytes(paths[0].read_bytes())
   base = ['predict', _NAME, str(sorted_digits), '--top=2']
-  assert main.main([*base, f'--out={tmp_path}/all.csv']) == 1  # the cut image
+  table = tmp_path / 'new' / 'inner' / 'all.csv'
+  assert main.main([*base, f'--out={table}']) == 1  # the cut image
   said = capsys.readouterr()
   assert not said.out and 'cut.png is damaged' in said.err
-  before = (tmp_path / 'all.csv').read_bytes()
+  assert f'predictions of 13 images: {table}' in said.err
+  before = table.read_bytes()
   cut = str(sorted_digits / 'cut.png')
-  assert main.main(['predict', _NAME, cut, f'--out={tmp_path}/all.csv']) == 1
+  assert main.main(['predict', _NAME, cut, f'--out={table}']) == 1
   assert capsys.readouterr().err.endswith('no image could be read\n')
-  assert (tmp_path / 'all.csv').read_bytes() == before
-  with (tmp_path / 'all.csv').open(newline='') as file:
+  assert table.read_bytes() == before
+  with table.open(newline='') as file:
     rows = list(csv.DictReader(file))
   head = 'image true_class class_1 probability_1 class_2 probability_2'
   assert list(rows[0]) == head.split()
@@ -437,42 +427,7 @@ def test_a_folder_is_predicted_into_a_table(
   assert [one['name'] for one in best] == [row['class_1'] for row in rows]
   assert float(rows[0]['probability_1']) == best[0]['probability']
   assert sorted(path.name for path in tmp_path.iterdir()) == [
-      *('all.csv', 'all.json', 'sorted')
-  ]
-
-
-@pytest.mark.parametrize('name', ['all.csv', 'all.json'])
-def test_a_table_may_be_the_first_file_of_its_folder(
-    name, loaded, digits, tmp_path, capsys, monkeypatch
-):
-  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
-  table = tmp_path / 'new folder' / 'inner' / name
-  call = ['predict', _NAME, str(digits[0][0]), f'--out={table}']
-  for _ in range(2):
-    assert main.main(call) == 0
-    assert f'predictions of 1 image: {table}' in capsys.readouterr().err
-    assert digits[0][0].name in table.read_text()
-
-
-def test_a_table_is_never_half_written(
-    loaded, digits, sorted_digits, tmp_path, monkeypatch
-):
-  """An error after some predictions leaves the table of before."""
-  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
-  table = tmp_path / 'all.csv'
-  table.write_text('before')
-  each = classifier.LoadedClassifier.predict_each
-
-  def ends(self, *args, **how):
-    yield from itertools.islice(each(self, *args, **how), 3)
-    raise UserError('the disk is gone')
-
-  monkeypatch.setattr(classifier.LoadedClassifier, 'predict_each', ends)
-  call = ['predict', _NAME, str(sorted_digits), f'--out={table}']
-  assert main.main(call) == 2
-  assert table.read_text() == 'before'
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
-      *('all.csv', 'sorted')
+      *('all.json', 'new', 'sorted')
   ]
 
 
@@ -546,25 +501,6 @@ def test_maps_are_of_what_the_model_sees(small, digits, tmp_path, monkeypatch):
   with pytest.raises(StopIteration):
     loaded.write_maps(loaded.predict(path), path, tmp_path)
   np.testing.assert_array_equal(seen[0], loaded.preprocess(path))
-
-
-@pytest.mark.parametrize(
-    ('argument', 'said'),
-    [
-        ('--point=3,4', '--point needs --maps'),
-        ('--top=0', "--top is '0': must be a whole number"),
-        (
-            '--step=first',
-            "--step is 'first': must be best, latest or a step number",
-        ),
-        ('--image-size=8', 'at least 32x32'),
-        ('--image-size=100000', 'a side is at most 4,096 pixels'),
-    ],
-)
-def test_mistakes_are_one_line(digits, capsys, argument, said):
-  assert main.main(['predict', _NAME, str(digits[0][0]), argument]) == 2
-  printed = capsys.readouterr().err
-  assert said in printed and printed.count('\n') == 1
 
 
 def test_a_backbone_has_maps_and_no_classes(small):

@@ -194,19 +194,6 @@ def test_what_is_missing_or_left_over_is_named(tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
-def test_a_detector_of_another_kind_gives_its_backbone(tmp_path):
-  """Faster R-CNN has no masks."""
-  arrays = {
-      name: array
-      for name, array in _state_dict('mask').items()
-      if 'mask_head' not in name
-  }
-  said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
-  assert 'left out: roi_head.bbox_head.fc_cls.weight' in said
-  card = load.load(tmp_path / 'out').card
-  assert card.task == 'classification' and card.num_classes == 0
-
-
 def test_retinanets_classes_are_whole():
   arrays = _state_dict('retina')
   name = 'bbox_head.retina_cls.weight'

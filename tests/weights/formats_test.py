@@ -284,11 +284,6 @@ def test_what_torch_does_not_write_is_one_line(tmp_path, program, said):
     torch_file.read(path)
 
 
-def test_a_file_that_cannot_be_opened(tmp_path):
-  with pytest.raises(UserError, match=r'cannot be read: .*directory'):
-    torch_file.read(tmp_path)
-
-
 _SAVED = pathlib.Path(__file__).parents[1] / 'fixtures' / 'torch_save.pth'
 
 

@@ -280,27 +280,12 @@ def test_something_else_is_no_rmt():
     rmt_checkpoint.recognise({'conv1.weight': np.zeros((64, 3, 7, 7))})
 
 
-@pytest.mark.parametrize(
-    ('key', 'array'),
-    [
-        ('layers.0.blocks.0.pos.conv.weight', np.zeros(())),
-        ('layers.0.blocks.0.pos.conv.weight', np.zeros((0, 1, 3, 3))),
-        ('layers.1.Relpos.decay', np.zeros(())),
-    ],
-)
-def test_odd_shapes_are_one_line(key, array):
-  arrays = {**released_rmt.state_dict(), key: array}
+def test_odd_shapes_are_one_line():
+  odd = {'layers.0.blocks.0.pos.conv.weight': np.zeros(())}
   with pytest.raises(UserError, match='its arrays have other shapes'):
-    rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
-
-
-def test_names_without_end():
-  array = np.zeros(1, np.float32)
-  name = 'module.' * 100_000 + 'a'
-  assert rmt_checkpoint.unwrap({name: array})[2] == []
-  with pytest.raises(UserError, match=r'no weights .*\(entries: ') as caught:
-    rmt_checkpoint.unwrap({name: 7, '\n\x1b[2J': 8})
-  assert len(str(caught.value)) < 200 and '\x1b' not in str(caught.value)
+    rmt_checkpoint.recognise(
+        released_rmt.state_dict() | odd, full_stages=(3, 4)
+    )
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])

@@ -193,26 +193,11 @@ def test_one_more_layer_in_a_head_is_another_model(name, tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
-def test_half_precision_is_enough_for_the_tables(tmp_path):
-  arrays = {
-      key: array.astype(np.float16) if array.dtype == np.float32 else array
-      for key, array in _state_dict('fpn').items()
-  }
-  said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
-  assert 'Written to' in said and 'differs' not in said
-  tables = [key for key in arrays if key.endswith('Relpos.decay')]
-  arrays[tables[0]] = arrays[tables[0]] * np.float16(1.01)
-  with pytest.raises(UserError, match='1 that differ'):
-    _converted(_saved(tmp_path / 'b.pth', arrays), tmp_path / 'b')
-
-
 @pytest.mark.parametrize(
     ('key', 'array', 'said'),
     [
         ('decode_head.conv_seg.weight', None, 'has no .decode_head.conv_seg'),
-        ('neck.fpn_convs.0.conv.weight', None, 'has no .neck.fpn_convs.0'),
         ('decode_head.conv_seg.weight', np.zeros(3), 'have other shapes'),
-        ('neck.fpn_convs.0.conv.weight', np.zeros(()), 'have other shapes'),
     ],
 )
 def test_odd_heads_are_one_line(key, array, said):
