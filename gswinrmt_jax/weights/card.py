@@ -215,13 +215,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
     bounds = fields.get('fit_within')
-    heads = {
-        task: fields[section]
-        for task, section in recipes.SECTIONS.items()
-        if fields.get(section) is not None
-    }
-    if len(heads) > 1:
-      raise ValueError('the model is a segmenter or a detector, not both')
+    heads = map(fields.get, recipes.SECTIONS.values())
     if fields.get('segmenter') is not None and 'fit_within' not in fields:
       short = min(image_size)
       bounds = 4 * short, short  # Earlier versions stored none.
@@ -233,7 +227,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
             if name not in factory.RETIRED
         },
         num_classes=fields['num_classes'],
-        dense=next(iter(heads.values()), None),
+        dense=next((head for head in heads if head is not None), None),
         class_names=tuple(images.get('label_names') or ()),
         image_size=image_size,
         mean=tuple(map(float, images['mean'])),
@@ -243,9 +237,6 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
-    for task in heads:
-      if card.task != task:
-        raise ValueError(f'head={card.dense["head"]!r} is not for {task}')
     card.make_model()
   except KeyError as error:
     raise UserError(f'{where} has no {error}') from error

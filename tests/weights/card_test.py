@@ -91,16 +91,6 @@ def test_a_wrong_card_is_one_line(change, said):
     card_lib.from_dict(fields, 'there')
 
 
-def test_a_card_is_of_one_task():
-  heads = {'segmenter': {'head': 'fpn'}, 'detector': {'head': 'retina'}}
-  for section, head in (('segmenter', 'retina'), ('detector', 'fpn')):
-    other = {**_written(), section: {'head': head}, 'fit_within': None}
-    with pytest.raises(UserError, match=f"head='{head}' is not for"):
-      card_lib.from_dict(other, 'there')
-  with pytest.raises(UserError, match='segmenter or a detector, not both'):
-    card_lib.from_dict(_written() | heads, 'there')
-
-
 def test_canvases_of_dense_models_may_be_larger():
   """As the bounds of images may; a run would find it out after training."""
   detector = card_lib.Card(

@@ -310,25 +310,6 @@ def test_older_cards_have_the_size_of_the_release(folders):
       card_lib.from_dict({**written, 'fit_within': wrong}, 'there')
 
 
-@pytest.mark.parametrize(
-    ('segmenter', 'said'),
-    [
-        ('fpn', 'there: '),
-        ({}, 'head'),
-        (['fpn'], 'there: '),
-        ({'head': 'unet'}, "head='unet' is not one of"),
-        ({'head': ['fpn']}, 'there: '),
-        ({'head': 'fpn', 'channels': 0.5}, 'channels=0.5 must be a whole'),
-        ({'head': 'fpn', 'width': 3}, "has no field 'width'"),
-        ({'head': 'fpn', 'num_classes': 3}, 'num_classes'),
-    ],
-)
-def test_a_wrong_card_is_one_line(folders, segmenter, said):
-  text = (folders[0]['fpn'] / 'config.json').read_text()
-  with pytest.raises(UserError, match=said):
-    card_lib.from_dict({**json.loads(text), 'segmenter': segmenter}, 'there')
-
-
 def test_a_classifier_starts_from_a_segmenters_backbone(folders):
   """If it is most of the classifier; here a projection may be more."""
   found = load.load(folders[0]['fpn'])
