@@ -18,7 +18,7 @@ from gswinrmt_jax.models import architecture, backbone, named
 DTYPES = ('float32', 'bfloat16')
 
 # Fields of earlier versions that selected an implementation, without changing
-# the model. Runs and weights folders still contain them.
+# the model. Runs still contain them.
 RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
 _SHOWN = 3  # changed fields, except of the design, that `describe` names

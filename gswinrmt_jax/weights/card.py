@@ -212,24 +212,17 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   """
   try:
     images = fields['pretrained_cfg']
-    image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
-    bounds = fields.get('fit_within')
     heads = map(fields.get, recipes.SECTIONS.values())
-    if fields.get('segmenter') is not None and 'fit_within' not in fields:
-      short = min(image_size)
-      bounds = 4 * short, short  # Earlier versions stored none.
+    dense = next((head for head in heads if head is not None), None)
+    bounds = None if dense is None else fields['fit_within']
     card = Card(
         name=fields['architecture'],
-        fields={
-            name: value
-            for name, value in fields['model_args'].items()
-            if name not in factory.RETIRED
-        },
+        fields=dict(fields['model_args']),
         num_classes=fields['num_classes'],
-        dense=next((head for head in heads if head is not None), None),
+        dense=dense,
         class_names=tuple(images.get('label_names') or ()),
-        image_size=image_size,
+        image_size=tuple(images['input_size'][1:]),
         mean=tuple(map(float, images['mean'])),
         std=tuple(map(float, images['std'])),
         crop=0.0 if squashed else float(images.get('crop_pct', 1.0)),

@@ -179,6 +179,3 @@ def test_another_readme_is_no_card(tmp_path):
   ):
     path.write_text(text)
     assert not model_card.is_one(path)
-  # As earlier versions wrote it.
-  path.write_text('---\nlibrary_name: gswinrmt_jax\ntags: [a]\n---\n\n# a\n')
-  assert model_card.is_one(path)

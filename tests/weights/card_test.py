@@ -120,18 +120,6 @@ def test_variables_are_traced_on_small_images(monkeypatch):
   assert shapes == [(1, 32, 32, 3)]
 
 
-def test_choices_of_earlier_versions_are_passed_over():
-  """Older cards have the choice of implementations among the fields."""
-  fields = _written()
-  fields['model_args'] |= {
-      'attention_impl': 'pallas',
-      'depthwise_impl': 'shift',
-      'ffn_impl': 'xla',
-  }
-  model = card_lib.from_dict(fields, 'there').make_model()
-  assert model == CARD.make_model()
-
-
 def test_a_file_that_is_no_card(tmp_path):
   path = tmp_path / 'a.json'
   assert card_lib.read(path) is None

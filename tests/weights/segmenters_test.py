@@ -300,14 +300,15 @@ def test_the_card_of_a_run_has_the_size_of_its_images(bounds, tmp_path):
     assert found.size(9) == (36, 9)
 
 
-def test_older_cards_have_the_size_of_the_release(folders):
+def test_wrong_bounds_of_a_card_are_one_line(folders):
   written = load.load(folders[0]['fpn']).card.to_dict()
   assert written['fit_within'] == (2048, 512)
-  del written['fit_within']
-  assert card_lib.from_dict(written, 'there').fit_within == (2048, 512)
   for wrong in (512, [512], [512, 0], [512.5, 512], ['a', 'b']):
     with pytest.raises(UserError, match='there: '):
       card_lib.from_dict({**written, 'fit_within': wrong}, 'there')
+  del written['fit_within']
+  with pytest.raises(UserError, match="there has no 'fit_within'"):
+    card_lib.from_dict(written, 'there')
 
 
 def test_a_classifier_starts_from_a_segmenters_backbone(folders):
