@@ -33,15 +33,15 @@ import json
 import os
 import pathlib
 import sys
-import time
+
+import tqdm
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
-from gswinrmt_jax.data import collection, image_paths
+from gswinrmt_jax.data import collection, image_paths, parallel
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.terminal import counted, duration, printable, Terminal
+from gswinrmt_jax.terminal import counted, printable, Terminal
 
-_TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
 # Ends of the names of pictures in it.
@@ -148,8 +148,8 @@ def _classify(args, images, weights, terminal):
   loaded = _load(args, weights, terminal)
   top = args.top or 5
   found = _predict_each(loaded, images, terminal, top)
-  if table or args.json:
-    found = _with_progress(found, len(images), terminal)
+  if (table or args.json) and not args.maps:  # Maps have a line an image.
+    found = parallel.with_bar(found, 'predicting', len(images))
   rows, classes = [], {
       image_paths.composed(name): name for name in loaded.class_names
   }
@@ -289,7 +289,8 @@ def _predict_each(loaded, images, terminal, *how):
 
   def skip(message):
     terminal.end_line()
-    guard.complain(message)
+    with tqdm.tqdm.external_write_mode(sys.stderr):  # clears a bar
+      guard.complain(message)
 
   found = loaded.predict_each(images, *how, skip=skip)
   with terminal.busy('Compiling the model and predicting'):
@@ -376,23 +377,6 @@ def _write_table(path, rows, top):
   # Names that are not UTF-8 are escaped.
   table = text.getvalue().encode('utf-8', 'backslashreplace').decode('utf-8')
   files.write_text(path, table)
-
-
-def _with_progress(found, total, terminal):
-  """Yields predictions, and shows how many there are and the time left."""
-  tick = _TICK if sys.stderr and sys.stderr.isatty() else _RARE
-  began = shown = None
-  for count, one in enumerate(found):
-    now = time.perf_counter()
-    if began is None:  # From the first on, whose program had to be compiled.
-      began = shown = now
-    if now - shown >= tick:
-      shown, rate = now, count / (now - began)
-      left = duration((total - count) / rate)
-      terminal.progress(
-          f'{count:,} of {total:,} images  {rate:,.0f} img/s  ETA {left}'
-      )
-    yield one
 
 
 def _paths(parent, images):

@@ -431,18 +431,6 @@ def test_a_folder_is_predicted_into_a_table(
   ]
 
 
-def test_the_time_left_is_shown(monkeypatch):
-  """30 of 120 images 10 s after the first: 3 a second, 30 s left."""
-  ticks = iter([60.0] * 30 + [70.0] + [70.5] * 89)
-  monkeypatch.setattr(predict_command.time, 'perf_counter', lambda: next(ticks))
-  monkeypatch.setattr(predict_command, '_RARE', 5.0)
-  said = io.StringIO()
-  screen = terminal_lib.Terminal(said)
-  found = predict_command._with_progress(range(120), 120, screen)
-  assert list(found) == list(range(120))
-  assert said.getvalue() == '30 of 120 images  3 img/s  ETA 30s\n'
-
-
 def test_images_are_read_in_batches(loaded, digits):
   """A folder may have more images than fit in memory."""
   paths, read = digits[0], []
