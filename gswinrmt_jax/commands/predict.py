@@ -8,9 +8,9 @@ otherwise resized to it ignoring aspect ratio. At another size, by --image-size,
 accuracy may be far lower. An image that cannot be read is named and skipped;
 the exit status is then 1. --maps also draws what the model looks at.
 
---out FILE.csv or FILE.json writes a row for each image instead of printing it.
-Where DIR or a folder in it has the name of a class, as in DIR/cat/1.jpg, that
-is the true class of its images, and the accuracy is printed at the end.
+--out FILE.csv writes a row for each image instead of printing it. Where DIR or
+a folder in it has the name of a class, as in DIR/cat/1.jpg, that is the true
+class of its images, and the accuracy is printed at the end.
 
 For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
@@ -42,7 +42,6 @@ from gswinrmt_jax.data import collection, image_paths, parallel
 from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.terminal import counted, printable, Terminal
 
-_TABLES = ('.csv', '.json')
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
@@ -87,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--out',
       type=arguments.path,
       metavar='FILE',
-      help='write the predictions to FILE.csv or FILE.json; of a segmenter or '
-      'detector: folder for its images (default: predictions)',
+      help='write the predictions to FILE.csv; of a segmenter or detector: '
+      'folder for its images (default: predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
   add(
@@ -135,8 +134,8 @@ def _classify(args, images, weights, terminal):
   """Predicts classes; returns the number of images."""
   table = pathlib.Path(args.out) if args.out else None
   if table:
-    if table.suffix.lower() not in _TABLES:
-      raise UserError(f'--out is {table}: must end in {" or ".join(_TABLES)}')
+    if table.suffix.lower() != '.csv':
+      raise UserError(f'--out is {table}: must end in .csv')
     if args.json:
       raise UserError('--out writes a file: leave out --json')
     files.check_can_write(table)
@@ -256,7 +255,7 @@ def _folder(args, images, ends, model, *names):
   already, as the label of an image: then it is refused.
   """
   folder = pathlib.Path(args.out or _FOLDER)
-  if folder.suffix.lower() in (*_TABLES, *image_paths.SUFFIXES):
+  if folder.suffix.lower() in ('.csv', '.json', *image_paths.SUFFIXES):
     raise UserError(
         f'--out is {folder}: must be a folder for a {model}, which writes '
         'files into it'
@@ -309,8 +308,8 @@ def _find(arguments, written):
 
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
-  What lies in a folder of `written` inside is no image: an earlier call may have
-  drawn it.
+  What lies in a folder of `written` inside is no image: an earlier call may
+  have drawn it.
   """
   images, left_out = {}, Counter()
   written = [os.path.abspath(folder) for folder in written]
@@ -350,11 +349,8 @@ def _row(one, images, classes):
 
 
 def _write_table(path, rows, top):
-  """Writes rows whole or not at all, as JSON or as CSV."""
+  """Writes rows as CSV, whole or not at all."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  if path.suffix.lower() == '.json':
-    files.write_json(path, rows)
-    return
   heads = [(f'class_{i}', f'probability_{i}') for i in range(1, top + 1)]
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')

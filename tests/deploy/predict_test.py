@@ -413,18 +413,7 @@ def test_a_folder_is_predicted_into_a_table(
   assert {len(row) for row in filled} == {len(head)}
   (tmp_path / 'ten.csv').unlink()
 
-  assert main.main([*base, f'--out={tmp_path}/all.json']) == 1
-  told = json.loads((tmp_path / 'all.json').read_text())
-  assert [one['image'] for one in told] == names
-  assert [one.get('true_class', '') for one in told] == [
-      row['true_class'] for row in rows
-  ]
-  best = [one['predictions'][0] for one in told]
-  assert [one['name'] for one in best] == [row['class_1'] for row in rows]
-  assert float(rows[0]['probability_1']) == best[0]['probability']
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
-      *('all.json', 'new', 'sorted')
-  ]
+  assert {path.name for path in tmp_path.iterdir()} == {'new', 'sorted'}
 
 
 def test_images_are_read_in_batches(loaded, digits):

@@ -237,7 +237,7 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
       (['predict', folder, 'a.png', '--top=2'], '--top is for classifiers'),
       (
           ['predict', 'digits_small', 'a.png', f'--out={maps}'],
-          'must end in .csv or .json',
+          'must end in .csv',
       ),
       (['evaluate', folder, '--data=digits'], 'has 5 classes, digits has 10'),
       (['analyze', folder, '--data=digits'], 'only classifiers are accepted'),
