@@ -74,11 +74,7 @@ class LoadedDetector(LoadedDenseModel):
       skip: Callable[[str], Any] | None = None,
   ) -> Iterator[ObjectDetections]:
     """Yields the objects of `predict`, with one image in memory at a time."""
-    try:
-      suits = 0 <= least_score <= 1
-    except TypeError:  # no number
-      suits = False
-    if not suits:
+    if not 0 <= least_score <= 1:
       raise ValueError(
           f'least_score is {least_score!r}: must be a number in [0, 1]'
       )

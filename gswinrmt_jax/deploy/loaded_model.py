@@ -137,9 +137,6 @@ def is_many(images: Image | Sequence[Image]) -> bool:
   """Returns whether this is a sequence of images rather than one image."""
   if isinstance(images, (str, pathlib.Path, bytes, PIL.Image.Image)):
     return False
-  _check_iterable(images)
-  if hasattr(images, 'read'):  # Its lines are no images.
-    raise ValueError('images is an open file: pass what it contains, read()')
   # An array of two axes is a grey image, which is refused by its shape.
   return getattr(images, 'ndim', 4) not in (2, 3)
 
@@ -150,14 +147,7 @@ def read_each(
   """Yields the name of each image, and the image, see `read`.
 
   Messages of those that cannot be read go to `skip`; None raises the error.
-
-  Raises:
-    ValueError: If there is no sequence, or as `read`.
   """
-  if not is_many(images):
-    raise ValueError(
-        'images is one image: must be a sequence; `predict` takes both'
-    )
   for image in images:
     name = str(image) if isinstance(image, (str, pathlib.Path)) else 'image'
     try:
@@ -173,14 +163,13 @@ def read(image: Image) -> PIL.Image.Image:
 
   Raises:
     UserError: If a file, its bytes or a PIL image cannot be read.
-    ValueError: If an array is not uint8 `[h, w, 3]`, or an image has no pixels.
+    ValueError: If an array is not uint8 `[h, w, 3]`.
   """
   if isinstance(image, (str, pathlib.Path)):
     return pictures.read(pathlib.Path(os.path.expanduser(image)))
   if isinstance(image, bytes):
     return pictures.decode(image, 'an image')
   if isinstance(image, PIL.Image.Image):
-    _check_size(*image.size)
     try:
       return pictures.to_rgb(image)
     except ValueError as error:
@@ -196,20 +185,4 @@ def _checked(image):
         f'an image is {array.dtype} {array.shape}: must be pixels from 0 to '
         '255, uint8 (h, w, 3); pass normalised images to model.apply'
     )
-  _check_size(array.shape[1], array.shape[0])
   return array
-
-
-def _check_size(width, height):
-  if not (width and height):
-    raise ValueError(f'an image is {width} x {height}: it has no pixels')
-
-
-def _check_iterable(images):
-  try:
-    iter(images)
-  except TypeError:
-    raise ValueError(
-        f'images is {images!r}: must be an image (a path, the bytes of a file, '
-        'a PIL image or uint8 array), or a sequence of them'
-    ) from None

@@ -247,25 +247,6 @@ def test_images_that_are_no_pixels_are_refused(loaded, image, method):
     loaded.preprocess(image)
 
 
-@pytest.mark.parametrize('method', ['predict', 'features'])
-def test_what_is_no_image_is_refused(loaded, method):
-  for shape in ((0, 70, 3), (70, 0, 3)):
-    said = f'an image is {shape[1]} x {shape[0]}: it has no pixels'
-    with pytest.raises(ValueError, match=said):
-      getattr(loaded, method)(np.zeros(shape, np.uint8))
-  with pytest.raises(ValueError, match='0 x 5: it has no pixels'):
-    loaded.predict(PIL.Image.new('RGB', (0, 5)))
-  with pytest.raises(ValueError, match='images is 5: must be an image'):
-    getattr(loaded, method)(5)
-  with pytest.raises(ValueError, match='images is an open file: pass what'):
-    getattr(loaded, method)(io.BytesIO(b'one\nline'))
-  with pytest.raises(ValueError, match='images is None: must be an image'):
-    next(loaded.predict_each(None))
-  for one in ('digit.png', np.zeros((32, 32, 3), np.uint8)):
-    with pytest.raises(ValueError, match='images is one image: must be a seq'):
-      next(loaded.predict_each(one))
-
-
 def test_images_of_any_size(loaded):
   """A model of another size: `docs_python_test`."""
   tall = PIL.Image.new('RGB', (50, 90))

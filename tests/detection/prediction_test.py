@@ -95,10 +95,8 @@ def test_least_score(loaded):
   kept = loaded.predict(image, least_score=least)
   assert len(kept) == (every.scores >= least).sum() < len(every)
   assert len(loaded.predict(image, least_score=1.0)) == 0
-  for wrong in (2, 'a', None):
-    said = f'least_score is {wrong!r}: must be a number in'
-    with pytest.raises(ValueError, match=said):
-      loaded.predict(image, wrong)
+  with pytest.raises(ValueError, match='least_score is 2: must be a number in'):
+    loaded.predict(image, 2)
   with pytest.raises(ValueError, match='must be one number, the shorter side'):
     detector.LoadedDetector(tiny_detectors.weights('mask'), (3, 4))
 
