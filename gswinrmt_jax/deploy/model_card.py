@@ -132,25 +132,6 @@ def _images(card):
   return f'{classes}, for RGB images of {size}, {how} (bicubic)'
 
 
-def _placed(card):
-  """Says how an image is brought to the size of a detector's program."""
-  resized = 'Images keep their size, which must fit'
-  if card.fit_within is not None:
-    long, short = card.fit_within
-    resized = (
-        'Resize an image (bilinear, antialiased), keeping its aspect ratio, to '
-        f'at most {long} pixels on its longer and {short} on its shorter side, '
-        'so that it fits'
-    )
-  return (
-      f'{resized}; put it at the top left and fill the rest, on the right and '
-      'at the bottom, with black (0, before the normalisation). The program '
-      'treats this padding as part of the image, which `gswinrmt predict` does '
-      'not, so its objects differ unless the image fills the whole input; '
-      'boxes are in pixels of the resized image.'
-  )
-
-
 def _checkpoint(weights):
   """Returns the step of the weights in their run, and 'raw' or 'ema'.
 
@@ -221,7 +202,10 @@ def _use(card, file_format, source) -> Iterator[str]:
         'out; the normalisation is inside.'
     )
     if card.task == 'detection':
-      yield _placed(card)
+      yield (
+          'Images are placed in it as docs/weights.md of gswinrmt_jax says, '
+          'under Export.'
+      )
     return
   yield '```python\nimport gswinrmt_jax\n'
   yield f'loaded = gswinrmt_jax.load_model({source!r})'

@@ -345,7 +345,7 @@ def test_a_program_with_suppression(head, tmp_path, as_users_run):
   path = export.export(weights, 'stablehlo', tmp_path / 'a', Terminal(said))
   assert 'detections differ by ' in said.getvalue()
   text = (path.parent / 'README.md').read_text()
-  assert 'fill the rest, on the right and at the bottom, with black' in text
+  assert 'placed in it as docs/weights.md of gswinrmt_jax says' in text
   read = jax.export.deserialize(path.read_bytes())
   outputs = jax.tree.unflatten(read.out_tree, read.out_avals)
   assert ('masks' in outputs) == (head == 'mask')
