@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 import dataclasses
 import difflib
-import hashlib
 import os
 import pathlib
 import re
@@ -44,7 +43,6 @@ examples:
 _JOINING = ('coordinator', 'processes', 'process')
 _OPTIONS = ('config', 'workdir', 'help', *_JOINING)
 _WIDTH = 100  # characters per line in the list of fields
-_LONGEST = 120  # most characters of a folder named by the fields given
 
 
 def main(
@@ -114,9 +112,6 @@ def _workdir(chosen, spec, recipe, overrides, config):
   fields = (*recipes.FIELDS, *sorted(given - recipes.FIELDS.keys()))
   changed = (f'-{_short(p)}={_text(config[p])}' for p in fields if p in given)
   name = re.sub(r'[^\w.,=+-]', '', default.name + ''.join(changed))
-  if len(name) > _LONGEST:
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    name = f'{name[:_LONGEST]}-{digest}'
   return default.with_name(name)
 
 

@@ -71,15 +71,6 @@ def test_a_folder_can_be_named_by_what_is_given(calls, overrides, name):
   assert calls[0][1] == pathlib.Path('runs') / name
 
 
-def test_long_names_of_folders_are_cut_and_still_differ(calls):
-  for last in (6, 7):
-    label = f'--config.init_from={"x" * 300}{last}'
-    train.main(['--config=digits_rmt', '--workdir=auto', label])
-  (_, first), (_, second) = calls
-  assert first != second and len(first.name) == len(second.name) < 140
-  assert first.name.startswith('digits_rmt-init_from=xxx')
-
-
 def test_the_next_steps_are_named(calls, capsys):
   """The test split is for the end of a run, unless it was turned off."""
   for fields in ([], [], ['--config.data.test_split=']):
