@@ -73,10 +73,6 @@ def save_model(
     raise ValueError('fit_within is for segmenters and detectors')
   if crop != 1.0 and dense:
     raise ValueError('crop is for classifiers')
-  given = {'image_size': image_size, 'mean': mean, 'std': std}
-  for name, value in given.items():
-    if np.ndim(value) != 1:
-      raise ValueError(f'{name} is {value!r:.80}: must be a list or tuple')
   if isinstance(class_names, str):
     raise ValueError(
         f'class_names is {class_names!r:.80}: must be a list of names'

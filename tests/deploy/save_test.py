@@ -114,12 +114,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     gswinrmt_jax.save_model(
         tmp_path / 'a', model, other, **_HOW | {'image_size': (32.0, 48.0)}
     )
-  wrong = {'image_size': 32, 'mean': 0.5, 'std': 0.2, 'class_names': 'abc'}
-  for name, value in wrong.items():
-    with pytest.raises(ValueError, match=f'{name} is {value!r}: must be '):
-      gswinrmt_jax.save_model(
-          tmp_path / 'a', model, other, **_HOW | {name: value}
-      )
+  with pytest.raises(ValueError, match="class_names is 'abc': must be "):
+    gswinrmt_jax.save_model(
+        tmp_path / 'a', model, other, **_HOW | {'class_names': 'abc'}
+    )
   with pytest.raises(ValueError, match='a Dense is no model of create_model'):
     from flax import linen
 
