@@ -40,7 +40,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.data import collection, image_paths, parallel
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.terminal import counted, printable, Terminal
+from gswinrmt_jax.terminal import counted, Terminal
 
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
 _OBJECTS = 'objects.json'  # of a detector
@@ -153,7 +153,7 @@ def _classify(args, images, weights, terminal):
   for one in found:
     rows.append(_row(one, images, classes))
     if not (table or args.json):
-      _print(one)
+      print(one)
     if args.maps:
       path = paths[one.image]
       with terminal.busy(f'Drawing the maps of {one.image}'):
@@ -188,7 +188,7 @@ def _drawn(args, found, images, folder, terminal):
   paths = _paths(folder, images)
   for one in found:
     if not args.json:
-      _print(one)
+      print(one)
     written = []
     try:
       written = [str(path) for path in one.write(paths[one.image])]
@@ -293,10 +293,6 @@ def _predict_each(loaded, images, terminal, *how):
     first = [*itertools.islice(found, 1)]
   yield from first
   yield from found
-
-
-def _print(one):
-  print(*map(printable, str(one).split('\n')), sep='\n')
 
 
 def _print_json(values):

@@ -7,7 +7,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import create
-from gswinrmt_jax.terminal import counted, printable, Terminal
+from gswinrmt_jax.terminal import counted, Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
 
@@ -50,7 +50,7 @@ def convert(
   for line in match.lines():
     terminal.say(line)
   for name in found.others:
-    terminal.say(f'left out: {printable(name)}')
+    terminal.say(f'left out: {name}')
   if not match.is_whole:
     raise UserError(
         f'{source} is not a complete {card.name}: {len(match.missing)} arrays '

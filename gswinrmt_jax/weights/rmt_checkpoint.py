@@ -152,7 +152,6 @@ def unwrap(
       if isinstance(name, str) and isinstance(value, np.ndarray)
   }
   if not arrays:
-    # Printing the non-string keys of a crafted file might never end.
     entries = top if isinstance(top, Mapping) else {}
     names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
     wanted = f'no entry {key}' if key else 'no weights'
