@@ -8,8 +8,7 @@ import pickle
 import zipfile
 
 from flax import traverse_util
-import fuzz
-from hypothesis import given
+from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
 import jax
 import numpy as np
@@ -63,7 +62,7 @@ def test_any_flipped_bit_of_safetensors_is_noticed(tmp_path):
     try:
       found, card = safetensors_file.read(path)
     except UserError as error:
-      fuzz.check_line(str(error))
+      assert '\n' not in str(error)
     else:
       assert card == unchanged
       jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -323,15 +322,20 @@ _FILES = st.one_of(
 )
 
 
-@fuzz.few(400)
+@settings(
+    max_examples=400,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(_FILES)
 def test_damaged_files(tmp_path, content):
   path = tmp_path / 'a.pth'
   path.write_bytes(content)
-  with fuzz.bounded(20, 0.5):
-    try:
-      rmt_checkpoint.read(path)
-    except UserError as error:
-      fuzz.check_line(str(error))
-      # What the bounds raise inside of the reader, it would call damage.
-      assert not isinstance(error.__cause__, (AssertionError, MemoryError))
+  try:
+    rmt_checkpoint.read(path)
+  except UserError as error:
+    assert '\n' not in str(error)
+    # A few changed bytes must not ask for memory without end.
+    assert not isinstance(error.__cause__, MemoryError)
