@@ -18,67 +18,33 @@ differentiates all of them, except depthwise convolutions on a CPU, whose
 derivative is written by hand (`cpu_convolutions.by_shifts`).
 """
 
-from gswinrmt_jax.ops.attention import (
-    axial_weights,
-    causal_weights,
-    FORMS,
-    FULL_FORMS,
-    full_retention,
-    full_weights,
-    linear_weights,
-    retention,
-    sigmoid_weights,
-    softmax_weights,
-    swat,
-)
-from gswinrmt_jax.ops.layers import (
-    add_bias,
-    batch_norm,
-    batch_statistics,
-    conv3x3,
-    dense,
-    depthwise_conv,
-    gelu,
-    layer_norm,
-    plain_conv,
-    scale_channels,
-    wide,
-    wide_dtype,
-)
-from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
+from gswinrmt_jax.ops.attention import axial_weights as axial_weights
+from gswinrmt_jax.ops.attention import causal_weights as causal_weights
+from gswinrmt_jax.ops.attention import FORMS as FORMS
+from gswinrmt_jax.ops.attention import FULL_FORMS as FULL_FORMS
+from gswinrmt_jax.ops.attention import full_retention as full_retention
+from gswinrmt_jax.ops.attention import full_weights as full_weights
+from gswinrmt_jax.ops.attention import linear_weights as linear_weights
+from gswinrmt_jax.ops.attention import retention as retention
+from gswinrmt_jax.ops.attention import sigmoid_weights as sigmoid_weights
+from gswinrmt_jax.ops.attention import softmax_weights as softmax_weights
+from gswinrmt_jax.ops.attention import swat as swat
+from gswinrmt_jax.ops.layers import add_bias as add_bias
+from gswinrmt_jax.ops.layers import batch_norm as batch_norm
+from gswinrmt_jax.ops.layers import batch_statistics as batch_statistics
+from gswinrmt_jax.ops.layers import conv3x3 as conv3x3
+from gswinrmt_jax.ops.layers import dense as dense
+from gswinrmt_jax.ops.layers import depthwise_conv as depthwise_conv
+from gswinrmt_jax.ops.layers import gelu as gelu
+from gswinrmt_jax.ops.layers import layer_norm as layer_norm
+from gswinrmt_jax.ops.layers import plain_conv as plain_conv
+from gswinrmt_jax.ops.layers import scale_channels as scale_channels
+from gswinrmt_jax.ops.layers import wide as wide
+from gswinrmt_jax.ops.layers import wide_dtype as wide_dtype
+from gswinrmt_jax.ops.positions import rotate_halves as rotate_halves
+from gswinrmt_jax.ops.positions import rotate_interleaved as rotate_interleaved
 from gswinrmt_jax.ops.resampling import (
-    adaptive_average_pool,
-    resize_bilinear,
-    resize_nearest,
+    adaptive_average_pool as adaptive_average_pool,
 )
-
-__all__ = [
-    'FORMS',
-    'FULL_FORMS',
-    'adaptive_average_pool',
-    'add_bias',
-    'axial_weights',
-    'batch_norm',
-    'batch_statistics',
-    'causal_weights',
-    'conv3x3',
-    'dense',
-    'depthwise_conv',
-    'full_retention',
-    'full_weights',
-    'gelu',
-    'layer_norm',
-    'linear_weights',
-    'plain_conv',
-    'resize_bilinear',
-    'resize_nearest',
-    'retention',
-    'rotate_halves',
-    'rotate_interleaved',
-    'scale_channels',
-    'sigmoid_weights',
-    'softmax_weights',
-    'swat',
-    'wide',
-    'wide_dtype',
-]
+from gswinrmt_jax.ops.resampling import resize_bilinear as resize_bilinear
+from gswinrmt_jax.ops.resampling import resize_nearest as resize_nearest
