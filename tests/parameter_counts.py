@@ -5,8 +5,8 @@ import jax
 
 # name -> (classes, parameters). The first seven are the released RMT models;
 # counts with a dense head agree with the released logs of B and L. The next
-# three are derived below. For the other six the paper prints 11.5, 15.3, 15.3,
-# 77.4, 78.1 and 78.6 million.
+# three differ from the published skeletons as docs/models.md says. For the
+# other six the paper prints 11.5, 15.3, 15.3, 77.4, 78.1 and 78.6 million.
 COUNTS = {
     'rmt_t': (1000, 14_334_216),
     'rmt_s': (1000, 26_967_240),

@@ -82,6 +82,7 @@ def _documented():
     slow = row[:2] not in (
         ('fpn', 'rmt_t'),
         ('uper', 'rmt_s'),
+        ('retina', 'rmt_t'),
         ('mask', 'rmt_t'),
     )
     marks = [pytest.mark.slow] * slow
