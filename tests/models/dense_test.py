@@ -195,12 +195,6 @@ def test_the_accuracy_is_of_labelled_pixels():
   assert accuracy(jnp.array([pictures.VOID] * 3)) == 0
 
 
-def test_dropout_is_the_released_one():
-  for head in _HEADS:
-    model = create_segmenter('rmt_t', head=head, num_classes=2)
-    assert model.dropout_rate == 0.1
-
-
 @pytest.mark.parametrize('label', [-1, 3, 254])
 def test_labels_of_no_class_are_not_computed_on(label):
   found, one, padding = _of_labels(jnp.array([[[label, 0]]]))
@@ -432,11 +426,6 @@ def test_how_the_heads_start():
     np.testing.assert_allclose(classifier['kernel'].std(), 0.01, rtol=0.04)
     assert not classifier['bias'].any()
   assert not lateral.any()
-
-
-def test_the_number_of_classes_may_be_numpys(as_users_run):
-  model = create_segmenter('rmt_t', head='fpn', num_classes=np.int64(5))
-  assert model.num_classes == 5
 
 
 def test_what_has_no_auxiliary_head_says_so():

@@ -165,25 +165,3 @@ def test_the_convolutional_stem_begins_with_half_of_the_first_width():
 
 def test_an_odd_head_is_fine_without_rotation():
   architecture.Architecture(widths=(6, 128, 256, 512), rotary='none')
-
-
-@pytest.mark.parametrize(
-    ('name', 'expected'),
-    [
-        (
-            'retention_large',
-            {'score_fn': 'softmax', 'gate': True, 'swiglu': False},
-        ),
-        ('swat_large', {'score_fn': 'sigmoid', 'gate': False, 'swiglu': True}),
-        ('rmt_large', {'decay': 'fixed', 'window_size': 0, 'gate': False}),
-        (
-            'rmt_deit_s',
-            {'decay': 'fixed', 'full_stages': (1,), 'drop_path_rate': 0.1},
-        ),
-        ('rmt_swin_t', {'full_stages': (4,), 'drop_path_rate': 0.2}),
-        ('rmt_swin_s', {'full_stages': (4,), 'drop_path_rate': 0.3}),
-    ],
-)
-def test_what_tells_the_systems_apart(name, expected):
-  fields = vars(named.MODELS[name])
-  assert {key: fields[key] for key in expected} == expected

@@ -1,11 +1,9 @@
 """Tests layers, stems and merging against loops and values by hand."""
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import random_variables
 
 from gswinrmt_jax.models import backbone, layers, stem
 
@@ -80,21 +78,3 @@ def test_how_they_start():
   assert params['norm']['scale'].shape == (200,)
   kernel = np.asarray(params['linear']['kernel'])
   np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.02)
-
-
-def test_parameters_may_be_partitioned():
-  """Users who shard a model by axis names have parameters in boxes."""
-  x = random_variables.image((1, 4, 4, 6))
-  for module in (
-      layers.Dense(6, jnp.float32),
-      layers.Conv(6, 3, jnp.float32),
-      layers.DepthwiseConv(3, jnp.float32),
-      layers.LayerNorm(),
-  ):
-    params = module.init(jax.random.key(0), x)['params']
-    boxed = jax.tree.map(
-        lambda leaf: nn.Partitioned(leaf, names=(None,) * leaf.ndim), params
-    )
-    np.testing.assert_array_equal(
-        module.apply({'params': boxed}, x), module.apply({'params': params}, x)
-    )
