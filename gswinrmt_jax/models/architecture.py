@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import fields
 import functools
 import math
-import textwrap
 
 from gswinrmt_jax import ops
 
@@ -44,7 +43,8 @@ class Architecture:
   Any field can be changed by itself, for ablations of one component. Equation
   numbers are those of the Gated-SwinRMT paper, unless RMT is named.
 
-  The metadata of each field has what `_field` describes.
+  The metadata of each field has what `_field` describes; docs/models.md lists
+  their `help`.
   """
 
   widths: tuple[int, ...] = _size(
@@ -202,8 +202,6 @@ class Architecture:
     Raises:
       ValueError: If a field is out of range or two contradict each other.
     """
-    if not self.widths:
-      raise ValueError('widths=() has no stage.')
     for field in fields(self):
       self._check_field(field)
     if not 0 <= self.drop_path_rate < 1:
@@ -223,12 +221,6 @@ class Architecture:
           'would begin at 1, whose logit is infinite.'
       )
     self._check_heads()
-    for width, ratio in zip(self.widths, self.mlp_ratios, strict=True):
-      if round(ratio * width) < 1:
-        raise ValueError(
-            f'mlp_ratios={self.mlp_ratios} leave no hidden channel of '
-            f'widths={self.widths}.'
-        )
     self._check_stem()
     self._check_full_stages()
 
@@ -321,11 +313,6 @@ class Architecture:
       raise ValueError(
           f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'
       )
-    if self.stem == 'conv' and self.widths[0] < 2:
-      raise ValueError(
-          "stem='conv' begins with half of the first width, so widths[0] must "
-          'be at least 2.'
-      )
     # Changing a field that has no effect is a mistake.
     if self.stem == 'conv' and self.patch_size != _default('patch_size'):
       raise ValueError(
@@ -366,20 +353,3 @@ class Architecture:
 
 def _default(name):
   return getattr(Architecture, name)
-
-
-# For `help()` and the reference pages: the fields, from their metadata.
-Architecture.__doc__ = (
-    (Architecture.__doc__ or '')
-    + '\n  Attributes:\n'
-    + '\n'.join(
-        textwrap.fill(
-            f'{each.name}: {each.metadata["help"]}',
-            80,
-            initial_indent='    ',
-            subsequent_indent='      ',
-            break_on_hyphens=False,
-        )
-        for each in fields(Architecture)
-    )
-)

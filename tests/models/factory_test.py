@@ -103,11 +103,9 @@ def test_a_wrong_number_of_dimensions_is_named(as_users_run):
         ('window_size', -1, 'must not be negative'),
         ('full_stages', (0,), 'must be stages from 1 to 4'),
         ('full_stages', (5,), 'must be stages from 1 to 4'),
-        ('widths', (), 'has no stage'),
         ('widths', (64, 128), 'depths=.* needs 2 entries, as many as widths'),
         ('stem', 'linear', "stem='linear' is not one of"),
         ('decay_ranges', (51.0,) * 4, 'exceeds 50'),
-        ('mlp_ratios', (1e-3,) * 4, 'leave no hidden channel of widths='),
         ('downsample', 'pool', "downsample='pool' is not one of"),
         ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
         ('projection', 0, 'projection=0 must be positive'),
@@ -154,13 +152,6 @@ def test_the_stem_sets_the_strides():
     assert arch.stride == 8 * first
   with pytest.raises(ValueError, match='has no convolutions: set patch_size'):
     dataclasses.replace(named.MODELS['rmt_deit_s'], stem_strides=(2, 1, 1, 1))
-
-
-def test_the_convolutional_stem_begins_with_half_of_the_first_width():
-  fields = {'num_heads': (1, 4, 8, 16), 'rotary': 'none'}
-  architecture.Architecture(widths=(2, 128, 256, 512), **fields)
-  with pytest.raises(ValueError, match=r'widths\[0\] must be at least 2'):
-    architecture.Architecture(widths=(1, 128, 256, 512), **fields)
 
 
 def test_an_odd_head_is_fine_without_rotation():
