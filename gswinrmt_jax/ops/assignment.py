@@ -73,13 +73,7 @@ def assign(
 
   Returns:
     `IGNORED`, `BACKGROUND`, or 1 + the row of the object.
-
-  Raises:
-    ValueError: If there is no row of objects, not even an unused one.
   """
-  rows = len(truth.valid)
-  if not rows:
-    raise ValueError('truth must have at least one row, which may be unused')
 
   def visit(row, state):
     best, closest, taken = state
@@ -96,7 +90,7 @@ def assign(
   none = jnp.zeros(len(boxes), jnp.int32)
   state = jnp.zeros(len(boxes), boxes.dtype), none, none
   # Most images have far fewer objects than there are rows.
-  last = jnp.where(truth.valid, jnp.arange(1, rows + 1), 0).max()
+  last = jnp.where(truth.valid, jnp.arange(1, len(truth.valid) + 1), 0).max()
   best, closest, taken = lax.fori_loop(0, last, visit, state)
   assigned = jnp.where(best < rule.negative, BACKGROUND, IGNORED)
   assigned = jnp.where(best >= rule.positive, closest, assigned)

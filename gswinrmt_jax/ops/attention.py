@@ -170,7 +170,7 @@ def retention(
     float32.
 
   Raises:
-    ValueError: If a shape, the window or the shift is wrong.
+    ValueError: If a shape or the window is wrong.
   """
   heads = query.shape[3]
   tables = {'log_decay': (log_decay, (2, heads)), 'slopes': (slopes, (heads,))}
@@ -179,8 +179,6 @@ def retention(
     raise ValueError(
         f'{window=} must be at least 1, or None for the whole axis.'
     )
-  if shift < 0:
-    raise ValueError(f'{shift=} must not be negative.')
   for axis in passes:
     extent = value.shape[2 - axis]
     ends = None if extents is None else extents[:, 1 - axis]

@@ -195,12 +195,7 @@ def depthwise_conv(
   Args:
     x: The map.
     kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
-
-  Raises:
-    ValueError: If the kernel size is even.
   """
-  if kernel.shape[0] % 2 == 0:
-    raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
   # The form is that of the device on which a program runs, regardless of where
   # it was traced or compiled.
   return lax.platform_dependent(

@@ -30,9 +30,6 @@ def rotate_interleaved(
 
   Returns:
     The rotated `x`, in `x.dtype`, computed in at least float32.
-
-  Raises:
-    ValueError: If a head has an odd number of channels.
   """
   cos, sin = _angles(x, interleaved_frequencies, stride, widths)
   cos, sin = cos[..., None], sin[..., None]
@@ -57,9 +54,6 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
 
   Returns:
     The rotated `x`, in `x.dtype`, computed in at least float32.
-
-  Raises:
-    ValueError: If a head has an odd number of channels.
   """
   cos, sin = _angles(x, half_frequencies, stride=1)
   first, second = jnp.split(wide(x), 2, -1)
@@ -75,10 +69,6 @@ def _angles(x, frequencies, stride, widths=None):
   The batch is 1 if all maps have the same positions.
   """
   _, height, width, _, head_dim = x.shape
-  if head_dim % 2:
-    raise ValueError(
-        f'Rotary embedding rotates pairs of channels; a head has {head_dim}.'
-    )
   row, column = np.indices((1, height, width))[1:]
   place = row * stride + column
   if widths is not None:  # Each image has its own stride.

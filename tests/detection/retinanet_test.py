@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.models.dense import retinanet
-from gswinrmt_jax.ops import assignment
 from gswinrmt_jax.train import detection_losses
 
 pytestmark = pytest.mark.usefixtures('float64')
@@ -99,6 +98,3 @@ def test_labels_that_are_no_classes_are_not_background():
     assert np.isfinite(loss) == trained
     loss, _ = run(other._replace(valid=other.valid.astype(np.int32)))
     assert np.isfinite(loss) == trained
-  none = jax.tree.map(lambda x: x[0, :0], truth)
-  with pytest.raises(ValueError, match='must have at least one row, which'):
-    assignment.assign(truth.boxes[0], truth.valid[0], none, retinanet.RULE)

@@ -380,7 +380,6 @@ def test_the_size_is_that_of_each_image():
     [
         ({'window': 0}, 'window=0 must be at least 1'),
         ({'window': -3}, 'window=-3 must be at least 1'),
-        ({'shift': -1}, 'shift=-1 must not be negative'),
         ({'log_decay': np.zeros(N)}, r'log_decay must be of shape \(2, 3\)'),
         ({'log_decay': np.zeros((2, 1))}, r'not \(2, 1\)'),
         ({'slopes': np.zeros((1, N))}, r'slopes must be of shape \(3,\)'),

@@ -223,8 +223,3 @@ def test_a_bfloat16_kernel_gradient_is_accumulated_in_float32(side):
   assert grad.dtype == jnp.float32
   np.testing.assert_array_equal(grad[1, 1, 0, 0], 4096)
   np.testing.assert_array_equal(grad[0, 1, 0, 0], 4096 - 4096 // side)
-
-
-def test_even_kernels_are_refused():
-  with pytest.raises(ValueError, match='must be odd, not 2'):
-    ops.depthwise_conv(jnp.ones((1, 2, 2, 1)), jnp.ones((2, 2, 1, 1)))

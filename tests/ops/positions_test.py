@@ -83,12 +83,6 @@ def test_bfloat16_is_rotated_in_float32():
   np.testing.assert_array_equal(actual, expected.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize('rotate', [_interleaved, _halves])
-def test_an_odd_head_is_refused(rotate):
-  with pytest.raises(ValueError, match='a head has 3'):
-    rotate(_x()[..., :3])
-
-
 @pytest.mark.parametrize(
     ('spread', 'rates'),
     [(4.0, [3 / 4, 7 / 8, 15 / 16, 31 / 32]), (6.0, [3 / 4, 15 / 16, 63 / 64])],
