@@ -205,6 +205,8 @@ class Backbone(nn.Module):
   ) -> tuple[Float[Array, 'b k'], Float[Array, 'b y x k']]:
     """Returns the logits of the image and its tokens, to train on token labels.
 
+    It is for models with a dense head.
+
     Args:
       x: As in `__call__`.
       train: As in `__call__`.
@@ -217,10 +219,8 @@ class Backbone(nn.Module):
       Class logits of the mixed image, and dense logits; in at least float32.
 
     Raises:
-      ValueError: As in `__call__`, and if the model has no dense head.
+      ValueError: As in `__call__`.
     """
-    if not (self.num_classes and self.arch.dense_head):
-      raise ValueError('There are no dense logits: set dense_head=True.')
     x = self._after_stem(x, None, train)
     if box is not None:
       side = 2 ** (self.arch.stages - 1)

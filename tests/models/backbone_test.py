@@ -442,24 +442,6 @@ def test_a_box_of_tokens_covers_squares_of_four_stages():
   assert boxes == [(16, 24), (2, 3)]
 
 
-@pytest.mark.parametrize('change', [{'dense_head': False}, {'num_classes': 0}])
-def test_without_a_dense_head_there_are_no_dense_logits(change):
-  model = _dense_model(**change)
-  image = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
-  variables = jax.eval_shape(
-      functools.partial(model.init, train=False), jax.random.key(0), image
-  )
-  assert 'dense_head' not in variables['params']
-  with pytest.raises(ValueError, match='set dense_head=True'):
-    jax.eval_shape(
-        functools.partial(
-            model.apply, train=False, method='class_and_dense_logits'
-        ),
-        variables,
-        image,
-    )
-
-
 # ------------------------------------------------------------------- remat
 
 _REMAT_FIELDS = {

@@ -428,14 +428,6 @@ def test_how_the_heads_start():
   assert not lateral.any()
 
 
-def test_what_has_no_auxiliary_head_says_so():
-  model = seg_heads.model('fpn')
-  with pytest.raises(ValueError, match='no auxiliary head: set auxiliary_ch'):
-    model.apply(
-        {}, jnp.zeros((1, 64, 64, 3)), train=True, method='logits_and_auxiliary'
-    )
-
-
 @pytest.mark.parametrize(
     ('options', 'message'),
     [

@@ -96,18 +96,12 @@ class Segmenter(DenseModel):
   ) -> tuple[Logits, Logits]:
     """Returns the logits of both heads at every pixel, for training.
 
-    Arguments, logits and errors are those of `__call__`.
+    It is for segmenters with an auxiliary head. Arguments, logits and errors
+    are those of `__call__`.
 
     Returns:
       Logits of the decode head, and of the auxiliary head.
-
-    Raises:
-      ValueError: Also if there is no auxiliary head.
     """
-    if not self.auxiliary_channels:
-      raise ValueError(
-          'The segmenter has no auxiliary head: set auxiliary_channels.'
-      )
     maps = self._maps(x, train, extents)
     logits = self.decode(maps, train=train, extents=extents)
     auxiliary = self.auxiliary(maps, train=train, extents=extents)
