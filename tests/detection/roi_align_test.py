@@ -79,24 +79,6 @@ def test_a_box_that_is_no_number_leaves_others_alone():
   np.testing.assert_allclose(found[0], 1, rtol=1e-12)
 
 
-def test_each_box_is_pooled_from_its_level():
-  rng = np.random.default_rng(1)
-  maps = [rng.normal(size=(2, n, n, 3)) for n in (32, 16, 8, 4)]
-  low = rng.uniform(0, 40, size=(2, 9, 2))
-  boxes = np.concatenate([low, low + 2.0 ** np.arange(9)[:, None]], -1)
-  strides = (4, 8, 16, 32)
-  levels = np.asarray(roi_align.level_of(jnp.asarray(boxes), 4))
-  assert set(levels.ravel().tolist()) == {0, 1, 2}
-  pool = functools.partial(roi_align.roi_align, bins=3, strides=strides)
-  got = np.asarray(jax.jit(pool)(maps, boxes, None))
-  for level in range(3):
-    want = np.asarray(
-        _pool(maps[level][1:], boxes[1], bins=3, stride=strides[level])
-    )
-    own = levels[1] == level
-    np.testing.assert_allclose(got[1][own], want[0][own], rtol=0, atol=1e-12)
-
-
 def test_many_boxes_are_pooled_in_parts():
   """300 boxes, as 300 times one box, with the gradient of the map."""
   rng = np.random.default_rng(3)
@@ -142,29 +124,3 @@ def test_pasting(want):
       np.float64(masks), np.float64(boxes), tuple(size.tolist())
   )
   reference.compare(got, want['paste/out'])
-
-
-def test_bitmaps_of_the_objects_boxes_change_few_targets():
-  """112 cells a side, of ellipses, against the bitmap of the whole image."""
-  rng = np.random.default_rng(2)
-  y, x = np.mgrid[:200, :300] + 0.5
-  targets = jax.jit(functools.partial(roi_align.mask_targets, bins=28))
-  changed = []
-  for _ in range(8):
-    centre, radius = rng.uniform((60, 90), (140, 210)), rng.uniform(20, 60, 2)
-    box = np.concatenate([(centre - radius)[::-1], (centre + radius)[::-1]])
-    inside = ((y - centre[0]) / radius[0]) ** 2 + (
-        (x - centre[1]) / radius[1]
-    ) ** 2 < 1
-    cells = (np.arange(112) + 0.5) / 56 - 1
-    crop = cells[:, None] ** 2 + cells**2 < 1
-    roi = box + rng.uniform(-10, 10, 4)
-    found = [
-        targets(bitmap[None], frame[None], roi[None])
-        for bitmap, frame in (
-            (inside, np.array([0.0, 0, 300, 200])),
-            (crop, box),
-        )
-    ]
-    changed.append(abs(found[0] - found[1]).mean())
-  assert 0 < np.mean(changed) < 0.005
