@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import attention, positions
+from gswinrmt_jax.ops import attention
 
 # All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4
@@ -205,26 +205,6 @@ def test_partial_regions_divide_by_the_whole_window(blocks_of_windows):
   )
 
 
-def test_defaults_are_those_of_the_papers():
-  rng = np.random.default_rng(0)
-  maps = [jnp.asarray(rng.normal(size=(2, 5, 7, 3, 4))) for _ in range(3)]
-  decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
-  np.testing.assert_array_equal(
-      ops.swat(*maps, decay),
-      ops.retention(*maps, decay, scaled=False, weigh=ops.sigmoid_weights),
-  )
-  np.testing.assert_array_equal(
-      ops.full_retention(*maps, decay[0]),
-      ops.full_retention(
-          *maps,
-          decay[0],
-          scaled=True,
-          weigh=ops.softmax_weights,
-          distance=positions.manhattan,
-      ),
-  )
-
-
 @pytest.mark.parametrize('form', ['softmax', 'sigmoid'])
 def test_extreme_scores_stay_finite(form, blocks_of_windows):
   maps = [m * 300 for m in _maps(9)]
@@ -349,12 +329,6 @@ def test_weights_give_the_output():
   )
 
 
-def test_a_table_per_head_is_the_product_with_the_distance():
-  """Offsets are query minus key."""
-  table = positions.per_head(jnp.array([2.0, -1.0]), positions.offsets(2))
-  np.testing.assert_array_equal(table, [[[0, -2], [2, 0]], [[0, 1], [-1, 0]]])
-
-
 def test_the_size_is_that_of_each_image():
   """Weights of 1 / size give the mean of the values that are no padding."""
   value = _maps(0)[0]
@@ -394,11 +368,6 @@ def test_arguments_that_would_give_nonsense_are_refused(
   arguments |= {'log_decay': None, 'slopes': None, 'window': 3, **change}
   with pytest.raises(ValueError, match=message):
     ops.retention(**arguments)
-
-
-def test_one_decay_for_each_head_is_asked_for():
-  with pytest.raises(ValueError, match=r'must be of shape \(3,\), not \(2, 3'):
-    ops.full_retention(*_maps(0), np.zeros((2, N)))
 
 
 def test_a_batch_of_any_size_is_exported(blocks_of_windows):

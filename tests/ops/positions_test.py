@@ -1,6 +1,5 @@
 """Tests rotations against complex numbers, rates and slopes by hand."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,16 +19,6 @@ def _interleaved(x):
 
 def _halves(x):
   return positions.rotate_halves(jnp.asarray(x))
-
-
-def test_frequencies():
-  """RMT's frequencies include the end point, the usual ones do not."""
-  np.testing.assert_allclose(
-      positions.interleaved_frequencies(6), [1, 1e-2, 1e-4], rtol=1e-12
-  )
-  np.testing.assert_allclose(
-      positions.half_frequencies(4), [1, 1e-2], rtol=1e-12
-  )
 
 
 def test_neighbouring_channels_turn_by_row_and_column():
@@ -52,15 +41,6 @@ def test_channels_half_a_head_apart_turn_by_the_sum_of_row_and_column():
   actual = _halves(x)
   np.testing.assert_allclose(actual[..., :3], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
-
-
-@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
-def test_every_device_rotates_by_one_program(platform):
-  """It once paired different channels on a GPU than on a CPU."""
-  x = jnp.asarray(_x())
-  traced = jax.jit(_interleaved).trace(x)
-  text = traced.lower(lowering_platforms=(platform,)).as_text()
-  assert text == traced.lower(lowering_platforms=('cpu',)).as_text()
 
 
 def test_large_positions_keep_their_precision():
