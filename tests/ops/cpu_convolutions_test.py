@@ -5,7 +5,6 @@ import functools
 import chex
 from flax import linen as nn
 import jax
-from jax import export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,28 +118,3 @@ def test_plain_convolutions_are_for_every_device():
       assert _has_convolution('cpu', plain, variables, x)
       expected = jax.jit(plain)(variables, x)
     np.testing.assert_allclose(expected, jax.jit(ours)(variables, x), atol=1e-6)
-
-
-def test_an_exported_program_serves_all_devices():
-  """The exported gradient, with its forms for devices inside, runs here."""
-  gradient = jax.jit(jax.grad(_conv, (0, 1)))
-  program = export.export(gradient, platforms=('cpu', 'cuda', 'tpu'))(*_ARRAYS)
-  program = export.deserialize(program.serialize(vjp_order=0))
-  for one, other in zip(
-      program.call(*_ARRAYS), gradient(*_ARRAYS), strict=True
-  ):
-    np.testing.assert_allclose(one, other, rtol=1e-6)
-
-
-def test_layers_of_a_shape_share_a_program():
-  """Tracing an equation again for each layer of a model takes seconds."""
-
-  def program(x, kernel):
-    return _conv(x, kernel) + _conv(3 * x, kernel)
-
-  calls = [
-      equation.params['jaxpr']
-      for equation in jax.make_jaxpr(program)(*_ARRAYS).jaxpr.eqns
-      if equation.params.get('name') == 'depthwise_conv'
-  ]
-  assert len(calls) == 2 and calls[0] is calls[1]
