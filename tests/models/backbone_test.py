@@ -192,32 +192,6 @@ def test_forward_over_reverse():
   assert product.out_info.shape == x.shape
 
 
-def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
-  model = _tiny('swat_compact', dtype='bfloat16', depths=(1, 1, 1, 1))
-  x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
-  variables = jax.eval_shape(
-      functools.partial(model.init, train=False), jax.random.key(0), x
-  )
-  assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {
-      jnp.dtype('float32')
-  }
-  logits, updates = jax.eval_shape(
-      lambda v, x: model.apply(
-          v,
-          x,
-          train=True,
-          mutable=['batch_stats'],
-          rngs={'dropout': jax.random.key(0)},
-      ),
-      variables,
-      x,
-  )
-  assert logits.dtype == jnp.float32
-  assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {
-      jnp.dtype('float32')
-  }
-
-
 @jax.enable_x64(True)
 def test_a_backbone_without_a_head_has_normalised_features():
   """LN has an epsilon of 1e-5; the next stage reads the map before LN."""

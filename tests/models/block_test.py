@@ -1,9 +1,7 @@
-"""Tests the block: stochastic depth, switches, LayerScale at the start.
+"""Tests the block: stochastic depth, LayerScale at the start.
 
 `oracle_model_test` compares its equation.
 """
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -54,25 +52,6 @@ def test_stochastic_depth_drops_whole_branches_of_an_image():
   # From neither kept to both kept, within 3 standard deviations of 120 draws.
   shares = np.array([1, 3, 3, 9]) / 16
   assert (np.abs(seen / 120 - shares) < 3 * np.sqrt(shares / 120)).all(), seen
-
-
-def test_switches_of_the_block():
-  whole = _params(block.Block(ARCH, 0, False, jnp.float32))
-
-  def without(**fields):
-    arch = dataclasses.replace(ARCH, **fields)
-    return _params(block.Block(arch, 0, False, jnp.float32))
-
-  assert whole.keys() - without(position_conv=False).keys() == {'position'}
-  assert whole.keys() - without(layer_scale=(0.0, 1.0, 1.0, 1.0)).keys() == {
-      'attention_scale',
-      'ffn_scale',
-  }
-  assert 'norm' not in without(ffn_norm=False)['ffn']
-  assert without(ffn_conv=False, ffn_norm=False)['ffn'].keys() == {'up', 'down'}
-  assert without(mlp_ratios=(1.5, 4.0, 4.0, 4.0))['ffn']['up'][
-      'kernel'
-  ].shape == (8, 12)
 
 
 def test_layer_scale_starts_at_its_value():

@@ -11,7 +11,6 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax.ops import padding
 
 _TINY = {
     'widths': (8, 12),
@@ -223,18 +222,6 @@ def test_padding_has_no_part_in_the_largest_logit_or_the_embedding():
   want = jax.device_get(run(jnp.stack(images)))
   for a, b in zip(got, want, strict=True):
     assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
-
-
-def test_without_extents_nothing_is_computed(monkeypatch):
-  def valid(*args):
-    raise AssertionError('a mask of nothing')
-
-  monkeypatch.setattr(padding, 'valid', valid)
-  # Shapes that no other test uses: JAX does not trace an equation again.
-  x = jax.ShapeDtypeStruct((1, 35, 39, 3), jnp.float32)
-  for system in _MODELS:
-    init = functools.partial(_model(system).init, train=True)
-    jax.eval_shape(init, jax.random.key(0), x)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Tests layers, stems and merging against loops and values by hand."""
+"""Tests how convolutions start, and BatchNorm against values by hand."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.models import backbone, layers, stem
+from gswinrmt_jax.models import layers
 
 KEY = jax.random.key(0)
 
@@ -61,20 +61,3 @@ def test_a_single_value_has_no_variance():
     _train(jnp.full((1, 1, 1, 2), 3.0))
   _, stats = _train(jnp.full((2, 1, 1, 2), 3.0))
   np.testing.assert_allclose(stats['var'], [0.9] * 2, rtol=1e-6)
-
-
-def test_how_they_start():
-  """The embedding starts as a convolution, the merging as a linear layer."""
-  key = jax.random.key(0)
-  embedding = stem.PatchEmbedding(64, 4, False, jnp.float32)
-  init = jax.jit(embedding.init, static_argnames='train')
-  conv = init(key, jnp.zeros((1, 8, 8, 3)), train=False)['params']['conv']
-  assert conv['kernel'].shape == (4, 4, 3, 64)
-  for leaf in conv.values():
-    assert 0.9 / np.sqrt(48) < np.abs(leaf).max() <= 1 / np.sqrt(48)
-  merging = backbone.Downsample(100, 'merge', jnp.float32)
-  init = jax.jit(merging.init, static_argnames='train')
-  params = init(key, jnp.zeros((1, 2, 2, 50)), train=False)['params']
-  assert params['norm']['scale'].shape == (200,)
-  kernel = np.asarray(params['linear']['kernel'])
-  np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.02)
