@@ -43,19 +43,14 @@ def test_dtype_by_name():
         ('retention_compat', {}, 'did you mean retention_compact'),
         ('resnet', {}, 'there are retention_compact, '),
         ('rmt_t', {'window': 7}, 'did you mean window_size'),
-        ('rmt_t', {'depths': (2, 2, 2)}, 'needs 4 entries'),
         ('rmt_t', {'depths': 3}, 'must be a tuple'),
         ('rmt_t', {'depths': (2, 2, 2.5, 2)}, 'depths takes int, not 2.5'),
         ('rmt_t', {'gate': 'yes'}, 'must be a bool'),
-        ('rmt_t', {'gate': 1}, 'must be a bool'),
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
-        ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 must be float32, bf'),
-        ('rmt_t', {'dtype': jnp.float16}, 'dtype=float16 must be float32'),
         ('rmt_t', {'dtype': None}, 'dtype=None must be float32'),
         ('rmt_t', {'dtype': jnp.float8_e5m2}, 'dtype=float8_e5m2 must be'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
-        ('rmt_t', {'num_classes': -1}, 'num_classes=-1 must be a whole'),
         ('rmt_t', {'num_classes': 2.5}, 'num_classes=2.5 must be a whole'),
         ('rmt_t', {'feature_norm': True}, 'without a head'),
     ],
@@ -96,23 +91,14 @@ def test_a_wrong_number_of_dimensions_is_named(as_users_run):
         ('widths', (6, 128, 256, 512), 'A head has 3 channels, an odd'),
         ('depths', (2, 0, 6, 2), 'must be positive'),
         ('mlp_ratios', (4.0, 4.0, 4.0), 'needs 4 entries'),
-        ('layer_scale', (0.1,), 'needs 4 entries'),
         ('head', 'mlp', "head='mlp' is not one of"),
-        ('rotary', 'spiral', 'rotary='),
         ('drop_path_rate', 1.0, r'must be in \[0, 1\)'),
         ('window_size', -1, 'must not be negative'),
         ('full_stages', (0,), 'must be stages from 1 to 4'),
-        ('full_stages', (5,), 'must be stages from 1 to 4'),
         ('widths', (64, 128), 'depths=.* needs 2 entries, as many as widths'),
-        ('stem', 'linear', "stem='linear' is not one of"),
         ('decay_ranges', (51.0,) * 4, 'exceeds 50'),
-        ('downsample', 'pool', "downsample='pool' is not one of"),
-        ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
-        ('projection', 0, 'projection=0 must be positive'),
-        ('patch_size', 0, 'patch_size=0 must be positive'),
         ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
         ('stem_strides', (2, 2), 'must be four numbers, 1 or 2'),
-        ('stem_strides', (4, 1, 1, 1), 'must be four numbers, 1 or 2'),
         ('ffn_conv', False, 'set ffn_norm=False'),
         ('depths', (2, 257, 6, 2), 'depths=.* exceeds 256'),
         ('widths', (64, 2**21, 256, 512), 'widths=.* exceeds 1,048,576'),
@@ -144,12 +130,7 @@ def test_a_causal_model_is_full_in_every_stage():
     architecture.Architecture(full_stages=(2, 3, 4), **fields)
 
 
-def test_the_stem_sets_the_strides():
-  strides = {(2, 1, 1, 1): 2, (1, 1, 2, 1): 2, (1, 1, 1, 1): 1, (2, 2, 2, 1): 8}
-  for stem_strides, first in strides.items():
-    arch = architecture.Architecture(stem_strides=stem_strides)
-    assert arch.strides == (first, 2 * first, 4 * first, 8 * first)
-    assert arch.stride == 8 * first
+def test_a_stem_of_patches_has_no_strides():
   with pytest.raises(ValueError, match='has no convolutions: set patch_size'):
     dataclasses.replace(named.MODELS['rmt_deit_s'], stem_strides=(2, 1, 1, 1))
 

@@ -143,11 +143,6 @@ def test_a_narrow_batch_norm_computes_in_float32():
   mean, variance = ops.batch_statistics(x)
   assert mean.dtype == variance.dtype == 'float32'
   assert (mean, variance) == (2, 1)
-  y, pull = jax.vjp(_batch_norm, x, jnp.ones(1), jnp.zeros(1))
-  assert y.dtype == 'bfloat16' and set(np.unique(y)) == {-1, 1}
-  dx, dscale, dbias = pull(jnp.ones_like(y))
-  assert dx.dtype == 'bfloat16' and not dx.any()
-  assert (dscale, dbias) == (0, 4096)
 
 
 @pytest.mark.parametrize('function', [ops.layer_norm, _batch_norm])
