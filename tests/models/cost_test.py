@@ -1,14 +1,17 @@
 """Tests multiply-accumulates against counts of the released RMT."""
 
+import functools
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import parameter_counts
 import pytest
 
 import gswinrmt_jax
+from gswinrmt_jax import ops
 from gswinrmt_jax.models import cost
 from gswinrmt_jax.models.dense import create
-from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 # fvcore's counts of the authors' code at 224 x 224. Divided by 2^30, they are
 # the 2.5, 4.5, 9.7 and 18.2 that the paper prints.
@@ -120,45 +123,11 @@ def test_dense_models_of_the_paper(head, name, size, figures):
     assert -unit / 2 <= value - float(text) < unit
 
 
-def test_resampling_is_not_counted():
-  """A small UperNet by hand: its head on maps of 16 x 24 to 2 x 3."""
-  fields = {'depths': (1, 1, 1, 1), 'widths': (4, 8, 12, 16)}
-  fields |= {'num_heads': (1, 1, 1, 1), 'feature_norm': True}
-  model = create_segmenter(
-      'rmt_t', head='uper', num_classes=5, channels=6, **fields
-  )
-  backbone = gswinrmt_jax.create_model('rmt_t', num_classes=0, **fields)
-  sizes = 16 * 24, 8 * 12, 4 * 6, 2 * 3
-  pooled = 1 + 4 + 9 + 36
-  linear = 6 * (
-      16 * pooled
-      + sum(c * n for c, n in zip((4, 8, 12), sizes[:3], strict=True))
-  )
-  linear += 6 * 5 * sizes[0]  # the classifier
-  convolution = 9 * 6 * (16 + 4 * 6) * sizes[3]  # of the pooled maps
-  convolution += 9 * 6 * 6 * sum(sizes[:3]) + 9 * 6 * 24 * sizes[0]
-  norms = pooled + 2 * sum(sizes[:3]) + sizes[3] + sizes[0]
-  want = cost.count(backbone, (64, 96)).operations
-  for kind, more in (
-      ('linear', linear),
-      ('convolution', convolution),
-      ('batch norm', 2 * 6 * norms),
-  ):
-    want[kind] += more
-  assert cost.count(model, (64, 96)).operations == want
-
-
-def test_a_dense_head_costs_a_linear_map_of_each_position():
-  counts = {}
-  for name in ('rmt_s', 'rmt_s_tl'):
-    fields = {'depths': (1, 1, 1, 1), 'widths': (16, 16, 16, 24)}
-    model = gswinrmt_jax.create_model(
-        name, num_classes=10, num_heads=(1, 1, 1, 1), **fields
-    )
-    counts[name] = cost.count(model, (64, 96)).operations
-  dense = 2 * 3 * 24 * 10
-  linear = counts['rmt_s']['linear'] + dense
-  assert counts['rmt_s_tl'] == counts['rmt_s'] | {'linear': linear}
+def test_pooling_is_not_counted():
+  """Its matmuls are too few to show in the documented figures."""
+  pool = functools.partial(ops.adaptive_average_pool, bins=3)
+  program = jax.make_jaxpr(pool)(jnp.ones((1, 7, 5, 2)))
+  assert not [*cost._equations(program.jaxpr)]
 
 
 def test_a_window_costs_what_is_in_it():
@@ -179,13 +148,3 @@ def test_a_window_costs_what_is_in_it():
   windows += sum(2 * h * w * 16 * (h + w) for h, w in maps[2:])
   assert counts[0]['attention'] == whole
   assert counts[8]['attention'] == windows
-
-
-def test_sums_of_operations():
-  counted = cost.Cost(
-      parameters=1,
-      operations={'convolution': 10, 'linear': 20, 'layer norm': 5},
-  )
-  assert counted.macs == 35 and counted.flops == 65
-  counted = cost.Cost(2, {'attention': 7, 'linear': 1})
-  assert counted.macs == 8 and counted.macs_without_attention == 1
