@@ -288,17 +288,11 @@ class Backbone(nn.Module):
           f'Images are {x.dtype}: must be floating point, '
           '(pixels / 255 - mean) / std.'
       )
-    if x.ndim != 4 or x.shape[0] == 0:
-      raise ValueError(
-          f'Images have the shape {x.shape}: must be (batch, height, width, '
-          '3), with at least one image.'
-      )
-    _, height, width, channels = x.shape
     least = self.arch.stride
-    if min(height, width) < least or channels != 3:
+    if x.ndim != 4 or min(x.shape[1:3]) < least or x.shape[3] != 3:
       raise ValueError(
-          f'Images must be at least {least}x{least} with 3 channels, not '
-          f'{height}x{width} with {channels}.'
+          f'Images must be at least {least}x{least}, as an array [batch, '
+          f'height, width, 3], not {x.shape}.'
       )
     padding.check(extents, x.shape)
     return self.stem(x.astype(self.dtype), extents, train=train)

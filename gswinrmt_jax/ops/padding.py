@@ -29,16 +29,11 @@ def check(extents: Extents, shape: tuple[Any, ...]) -> None:
   if extents is None:
     return
   batch, height, width, _ = shape
-  dtype = getattr(extents, 'dtype', type(extents).__name__)
-  found = np.shape(extents), dtype
-  # `strided` negates. Lists are refused, as they lack arithmetic.
-  signed = isinstance(dtype, np.dtype) and np.issubdtype(
-      dtype, np.signedinteger
-  )
-  if found[0] != (batch, 2) or not signed:
+  signed = jnp.issubdtype(extents.dtype, jnp.signedinteger)
+  if extents.shape != (batch, 2) or not signed:  # `strided` negates.
     raise ValueError(
         f'extents must be an array [{batch}, 2] of signed integers, a height '
-        f'and a width of each image, not {list(found[0])} {found[1]}.'
+        f'and a width of each image, not {list(extents.shape)} {extents.dtype}.'
     )
   if isinstance(extents, jax.core.Tracer):
     return

@@ -361,7 +361,7 @@ def test_mistakes_are_named(options, message, as_users_run):
 
 def test_an_image_without_a_batch_is_named(as_users_run):
   model = create_detector('rmt_t', head='retina')
-  with pytest.raises(ValueError, match=r'have the shape \(64, 65, 3\)'):
+  with pytest.raises(ValueError, match=r'width, 3\], not \(64, 65, 3\)'):
     model.apply({}, jnp.zeros((64, 65, 3)), train=False)
 
 

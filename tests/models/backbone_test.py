@@ -166,10 +166,14 @@ def test_stochastic_depth_grows_through_all_stages():
 @pytest.mark.parametrize(
     ('name', 'shape', 'message'),
     [
-        ('retention_compact', (31, 64, 3), 'at least 32x32 .* not 31x64'),
-        ('retention_compact', (32, 32, 1), 'with 1'),
-        ('rmt_swin_t', (64, 31, 3), 'at least 32x32 .* not 64x31'),
-        ('rmt_deit_s', (15, 16, 3), 'at least 16x16 .* not 15x16'),
+        (
+            'retention_compact',
+            (31, 64, 3),
+            r'at least 32x32, .* not \(1, 31, 64',
+        ),
+        ('retention_compact', (32, 32, 1), r'width, 3\], not \(1, 32, 32, 1\)'),
+        ('rmt_swin_t', (64, 31, 3), r'at least 32x32, .* not \(1, 64, 31'),
+        ('rmt_deit_s', (15, 16, 3), r'at least 16x16, .* not \(1, 15, 16'),
     ],
 )
 def test_images_that_do_not_fit_are_refused(name, shape, message):

@@ -1,7 +1,6 @@
 """Tests named models, overrides, and the refusal of impossible models."""
 
 import dataclasses
-import re
 
 import jax
 import jax.numpy as jnp
@@ -61,27 +60,11 @@ def test_mistakes_are_named(name, options, message, as_users_run):
 
 
 def test_a_wrong_number_of_dimensions_is_named(as_users_run):
-  model, key = gswinrmt_jax.create_model(
-      'rmt_t', num_classes=2
-  ), jax.random.key(0)
-  for call, shape in (
-      (lambda: gswinrmt_jax.init(model, key, (32,)), '(1, 32, 3)'),
-      (
-          lambda: gswinrmt_jax.init(model, key, (1, 32, 32, 3)),
-          '(1, 1, 32, 32, 3, 3)',
-      ),
-      (
-          lambda: model.apply({}, jnp.zeros((32, 32, 3)), train=False),
-          '(32, 32, 3)',
-      ),
-      (
-          lambda: model.apply({}, jnp.zeros((0, 32, 32, 3)), train=False),
-          '(0, 32, 32, 3)',
-      ),
-  ):
-    said = f'Images have the shape {shape}: must be (batch, height, width, 3), '
-    with pytest.raises(ValueError, match=re.escape(said)):
-      call()
+  model = gswinrmt_jax.create_model('rmt_t', num_classes=2)
+  with pytest.raises(ValueError, match=r'width, 3\], not \(1, 32, 3\)'):
+    gswinrmt_jax.init(model, jax.random.key(0), (32,))
+  with pytest.raises(ValueError, match=r'width, 3\], not \(32, 32, 3\)'):
+    model.apply({}, jnp.zeros((32, 32, 3)), train=False)
 
 
 @pytest.mark.parametrize(
