@@ -106,15 +106,7 @@ def test_a_changed_model_says_so():
   }
   assert factory.describe('retention_compact', fields, 19358) == (
       'retention_compact with widths 8 16, depths 1 1, num_heads 1 2, '
-      '..., 19,358 parameters'
-  )
-  fields |= {'gate': False, 'shift': False}  # The design is never cut.
-  assert factory.describe('retention_compact', fields) == (
-      'retention_compact with gate False, shift False, widths 8 16, '
-      'depths 1 1, num_heads 1 2, ...'
-  )
-  assert factory.describe('rmt_t', {'window_size': 7}) == (
-      'rmt_t with window_size 7'
+      'mlp_ratios 2.0 2.0, 19,358 parameters'
   )
   assert factory.describe('rmt_t', {}, 1000) == 'rmt_t, 1,000 parameters'
 

@@ -21,8 +21,6 @@ DTYPES = ('float32', 'bfloat16')
 # the model. Runs still contain them.
 RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
-_SHOWN = 3  # changed fields, except of the design, that `describe` names
-
 # Name and type of each field that `create_model` takes.
 FIELDS: Mapping[str, type] = {
     field.name: type(field.default)
@@ -158,10 +156,7 @@ def describe(
 ) -> str:
   """Returns a model's name and its differences from the model of that name.
 
-      retention_compact with window_size 4, widths 48 96 192, depths 2 2 4,
-      num_heads 2 4 8, ..., 2,378,426 parameters
-
-  It names every change of the design, and three others.
+      rmt_t with depths 2 2 2 2, window_size 7, 10,282,248 parameters
 
   Args:
     name: A name in `named.MODELS`.
@@ -169,14 +164,11 @@ def describe(
     parameters: Number of parameters; None omits it.
   """
   original, changed = resolve(name, {}), resolve(name, fields)
-  design, others = [], []
-  for field in dataclasses.fields(architecture.Architecture):
-    if changed[field.name] != original[field.name]:
-      named_here = design if field.metadata['kind'] == 'design' else others
-      named_here.append(f'{field.name} {_plain(changed[field.name])}')
-  if len(others) > _SHOWN:
-    others = [*others[:_SHOWN], '...']
-  changes = design + others
+  changes = [
+      f'{field} {_plain(value)}'
+      for field, value in changed.items()
+      if value != original[field]
+  ]
   parts = [f'{name} with {", ".join(changes)}' if changes else name]
   if parameters is not None:
     parts.append(f'{parameters:,} parameters')
