@@ -57,23 +57,13 @@ class Detector(DenseModel):
   ) -> Detections | DenseBoxes | RCNNOutputs:
     """Detects objects or, given their truth, returns what a loss needs.
 
-    Args:
-      x: Normalised images; each side is at least the stride of the last stage.
-      train: Whether BN uses the batch's statistics (and updates the collection
-        'batch_stats'), and stochastic depth is active (RNG stream 'dropout').
-      extents: Height and width of each image in pixels. The rest, on the right
-        and at the bottom, is padding. Boxes are clipped to the image. None if
-        there is no padding.
-      truth: The objects of each image. Two-stage detectors draw the boxes that
-        they train on from the RNG stream 'sampling'; without it, they take the
-        first ones.
+    `truth` has the objects of each image; the other arguments and errors are
+    those of `Backbone.__call__`. Two-stage detectors draw the boxes that they
+    train on from the RNG stream 'sampling'; without it, they take the first.
 
     Returns:
-      Detections in pixels of `x`; with truth, the outputs that
-      `train.detection_losses` compares with it.
-
-    Raises:
-      ValueError: As `Backbone.features`.
+      Detections in pixels of `x`, with boxes clipped to the images; with truth,
+      the outputs that `train.detection_losses` compares with it.
     """
     side, valid, sizes = self.round_extents, extents, extents
     if extents is None:

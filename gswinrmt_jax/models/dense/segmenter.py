@@ -64,22 +64,12 @@ class Segmenter(DenseModel):
   ) -> Logits:
     """Classifies every pixel of normalised images.
 
-    Args:
-      x: Normalised images; each side is at least the stride of the last stage.
-      train: Whether BN uses the batch's statistics (and updates the collection
-        'batch_stats'), and dropout and stochastic depth are active (RNG stream
-        'dropout').
-      extents: Height and width of each image in pixels, at least 1. The rest,
-        on the right and at the bottom, is padding and has no effect. None if
-        there is none.
+    Arguments and errors are those of `Backbone.__call__`. In training, the RNG
+    stream 'dropout' also drops channels before classifiers.
 
     Returns:
       Logits at the size of the images, in at least float32; those of padding
       are meaningless.
-
-    Raises:
-      ValueError: If a side is smaller than the stride of the last stage, there
-        are not 3 channels, `x` is not floating point, or `extents` are wrong.
     """
     maps = self._maps(x, train, extents)
     if self.is_initializing() and self.auxiliary_channels:
