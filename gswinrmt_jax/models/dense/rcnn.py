@@ -246,13 +246,16 @@ class RCNN(DetectionHead):
       train: Whether BN uses the batch's statistics.
     """
     found = []
+    pool = functools.partial(
+        roi_align.roi_align, levels, extents=extents, strides=self.strides
+    )
     for index, stage in enumerate(self.stages):
       draw = functools.partial(self._draw, rule=stage.rule)
       rois = jax.vmap(draw)(truth, boxes, valid, self._keys(len(boxes)))
-      pooled = self.pool(levels, rois.boxes, extents, BOX_BINS)
+      pooled = pool(rois.boxes, bins=BOX_BINS)
       logits, deltas = self.box_heads[index](pooled, rois.valid, train=train)
       first = rois.boxes[:, : self._most_positive]
-      pooled = self.pool(levels, first, extents, _MASK_BINS)
+      pooled = pool(first, bins=_MASK_BINS)
       masks = self.mask_heads[index](pooled)
       found.append(StageOutputs(rois, logits, deltas, masks))
       labels = logits[..., :-1].argmax(-1)
@@ -310,9 +313,12 @@ class RCNN(DetectionHead):
     """
     valid, total, refined = scores > 0, 0, boxes
     used = jnp.where(valid, 1, scores)
+    pool = functools.partial(
+        roi_align.roi_align, levels, extents=extents, strides=self.strides
+    )
     for stage, head in zip(self.stages, self.box_heads, strict=True):
       boxes = refined
-      pooled = self.pool(levels, boxes, extents, BOX_BINS)
+      pooled = pool(boxes, bins=BOX_BINS)
       logits, deltas = head(pooled, valid, train=False)
       total += logits / len(self.stages)
       best = logits[..., :-1].argmax(-1)
@@ -322,24 +328,12 @@ class RCNN(DetectionHead):
     boxes = boxes_lib.clip(boxes, sizes[:, None, None])
     empty = boxes_lib.is_empty(boxes)
     found = self.select(boxes, jnp.where(empty, 0, scores))
-    pooled = self.pool(levels, found.boxes, extents, _MASK_BINS)
+    pooled = pool(found.boxes, bins=_MASK_BINS)
     masks = [
         jax.nn.sigmoid(of_class(head(pooled), found.labels, axis=-1))
         for head in self.mask_heads
     ]
     return found._replace(masks=sum(masks) / len(masks))
-
-  def pool(
-      self,
-      levels: Sequence[Float[Array, 'b _ _ c']],
-      boxes: Float[Array, 'b r 4'],
-      extents: padding.Extents,
-      bins: int,
-  ) -> Float[Array, 'b r {bins} {bins} c']:
-    """Pools boxes from the levels of their sizes."""
-    return roi_align.roi_align(
-        levels, boxes, extents, strides=self.strides, bins=bins
-    )
 
   def _keys(self, count):
     """Returns a random key for each image; None without the RNG stream."""
