@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import math
 import re
 import types
 
@@ -116,28 +115,6 @@ def test_runs_are_what_the_documents_call_them(label):
   assert seed == ([f'seed {run.config.seed}'] if run.config.seed else [])
 
 
-def test_the_unfinished_reading(page):
-  part = pages.section(page, '**Crop and flip alone, original pixels.**')
-  run, text = _run('cifar10_rmt_plain'), pages.prose(part)
-  assert f'after epoch {run.epoch} of {run.config.num_epochs}' in text
-  four, ten, last = (100 * run.curve[epoch] for epoch in (4, 10, run.epoch))
-  said = f'{four:.2f}, {ten:.2f} and {last:.2f} % at epochs 4, 10 and'
-  assert f'{said} {run.epoch};' in text
-
-
-def test_retention_without_layer_scale(page):
-  part = pages.section(page, '**Retention without LayerScale')
-  runs = [
-      _run(f'cifar10_{name}')
-      for name in ('retention_no_layer_scale', 'retention', 'rmt')
-  ]
-  early = [_mean(run, 8, 12) for run in runs[:2]]
-  late = [_mean(run, 16, 20) for run in runs]
-  text = pages.prose(part)
-  assert '{:.2f} % (with LayerScale {:.2f} %)'.format(*early) in text
-  assert '{:.2f} % ({:.2f} %; RMT {:.2f} %)'.format(*late) in text
-
-
 @pytest.mark.parametrize('model', MODELS)
 def test_accuracies_at_twice_the_rate(model, page):
   """Each run has a row."""
@@ -176,93 +153,6 @@ def test_means_of_epochs_at_twice_the_rate(model, columns, page):
   assert _rows(part, 'epochs', *columns) == expected
 
 
-def _all_scores():
-  """Returns the accuracies at 6e-4, at 3e-4 and printed, a row per model."""
-  return (
-      np.array([_scores(f'{model}, {rate}') for model in MODELS])
-      for rate in ('6e-4', '3e-4', 'paper')
-  )
-
-
-def test_differences_at_twice_the_rate(page):
-  # Rows are RMT, Retention and SWAT; columns are five epochs and the test.
-  fast, usual, printed = _all_scores()
-  gain, above, below = fast - usual, fast - printed, printed - usual
-  leads = [one[1, 4:] - one[0, 4:] for one in (fast, printed, -usual)]
-  last, paper_s = fast[:, 5], printed[:, 5]
-  variance = last * (100 - last) / 10_000  # of each test accuracy
-  errors = np.sqrt(variance[0] + variance)  # of a difference from RMT
-  for model, sentence, figures in (
-      (
-          'Retention',
-          'is ahead by {}, {}, {}, {} and {} points at epochs 10, 20, 30, 40 '
-          'and 50, where it is {}, {}, {}, {} and {} points above the paper. '
-          'It is {} points ahead on the test split, and {} points above',
-          [*gain[1, :5], *above[1, :5], gain[1, 5], above[1, 5]],
-      ),
-      (
-          'RMT',
-          'ahead of RMT by {} points at epoch 50 and {} points on the test '
-          'split (paper: {} and {}); at 3e-4 it is behind by {} and {}.',
-          np.concatenate(leads),
-      ),
-      ('RMT', 'a standard error of {} points', [errors[1]]),
-      (
-          'RMT',
-          "RMT is {} points above the paper's validation accuracy at epoch 50 "
-          'instead of {}.',
-          [above[0, 4], -below[0, 4]],
-      ),
-      (
-          'SWAT',
-          'it is {} points ahead of 3e-4, and {} points behind Retention and '
-          '{} behind RMT at the same rate (paper: {} behind Retention,',
-          [gain[2, 5], *(last[[1, 0]] - last[2]), paper_s[1] - paper_s[2]],
-      ),
-      ('SWAT', '{} ahead of RMT).', [paper_s[2] - paper_s[0]]),
-      ('SWAT', 'error of such differences is {} points', [errors[2]]),
-      (
-          'SWAT',
-          'RMT by {} points, Retention by {} and SWAT by {}. At 3e-4, all '
-          'three are below it: by {}, {} and {}.',
-          [*above[:, 5], *below[:, 5]],
-      ),
-  ):
-    part = pages.section(page, f'**{model} at twice the rate')
-    assert sentence.format(*_texts(figures)) in pages.prose(part)
-
-
-def test_the_second_seed(page):
-  one, other = map(_run, ('cifar10_rmt_6e4', 'cifar10_rmt_6e4_seed1'))
-  test, again = 100 * one.test_score, 100 * other.test_score
-  apart = {k: 100 * abs(other.curve[k] - one.curve[k]) for k in one.curve}
-  figures = (
-      100 * (one.curve[50] - other.curve[50]),
-      again - test,
-      math.sqrt(again * (100 - again) / 10_000),
-      *(_mean(run, 46, 50) for run in (other, one)),
-      max(apart.values()),
-      max(apart[epoch] for epoch in range(30, 51)),
-      100 * _run('cifar10_retention_6e4').test_score - again,
-  )
-  part = pages.prose(pages.section(page, '**RMT at twice the rate'))
-  for sentence, count in (
-      (
-          'ends {} points below the first on validation data and {} above it '
-          'on the test split, whose standard error is {} points. The mean '
-          'validation accuracy of its epochs 46 to 50 is {} % (seed 0: {} %). '
-          'Single epochs differ by up to {} points, from epoch 30 on by at '
-          'most {}.',
-          7,
-      ),
-      ("Retention is {} points ahead of RMT's seed 1.", 1),
-  ):
-    some, figures = figures[:count], figures[count:]
-    assert sentence.format(*_texts(some)) in part
-  readme = pages.prose((pages.ROOT / 'README.md').read_text())
-  assert f'two of RMT ({test:.2f} and {again:.2f} %)' in readme
-
-
 def test_the_runs_in_the_readme():
   readme = (pages.ROOT / 'README.md').read_text()
   expected = []
@@ -272,17 +162,21 @@ def test_the_runs_in_the_readme():
       scores = _scores(f'{model}, {rate}')
       expected.append(['', f'ours, {rate}', *_texts(scores)])
   assert _rows(readme, '', '', *COLUMNS) == expected
-  fast, usual, printed = _all_scores()
-  for sentence, leads in (
+  fast, usual, printed = (
+      np.array([_scores(f'{model}, {rate}')[-1] for model in MODELS])
+      for rate in ('6e-4', '3e-4', 'paper')
+  )
+  seeds = [_scores(f'RMT, 6e-4{seed}')[-1] for seed in ('', ', seed 1')]
+  for sentence, figures in (
       (
           "{} points below the paper's for RMT, {} for Retention and {} for "
           'SWAT.',
           printed - usual,
       ),
       ("it is {}, {} and {} points above the paper's", fast - printed),
+      ('two of RMT ({} and {} %)', seeds),
   ):
-    said = sentence.format(*_texts(leads[:, -1]))
-    assert said in pages.prose(readme)
+    assert sentence.format(*_texts(figures)) in pages.prose(readme)
 
 
 def test_the_cost_of_the_jpeg_copy(page):
@@ -384,14 +278,6 @@ def test_the_curves_of_small_images(columns, runs, epochs, missing, page):
     cells.append([_percent(curve.get(epoch), missing) for epoch in epochs])
   expected = [list(row) for row in zip(epochs, *cells, strict=True)]
   assert _rows(page, 'epoch', *columns) == expected
-
-
-def test_the_first_epochs_for_95_percent(page):
-  text = pages.prose(pages.section(page, '**A recipe for 95 %.**'))
-  first, second = _run('jpeg75/cifar10_95').epochs
-  seconds = f'{first["seconds"]:,.0f} and {second["seconds"]:,.0f} s'
-  shares = [_percent(epoch['val_accuracy']) for epoch in (first, second)]
-  assert f'They took {seconds} and reached {" % and ".join(shares)} %' in text
 
 
 # Other data.

@@ -14,8 +14,8 @@ ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
 OPEN = {'allocator', 'errors', 'files', 'terminal'}  # any part may import these
 # A part may import those that precede it.
 ORDER = (
-    'data ops models augment recipes distributed checkpoints runs weights evals '
-    'interpret deploy train commands'
+    'data ops models augment recipes distributed checkpoints runs weights '
+    'evals interpret deploy train commands'
 ).split()
 FORBIDDEN = {'tensorflow', 'torch', 'einops', 'clu'}
 
