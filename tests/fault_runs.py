@@ -4,6 +4,8 @@ The faults are real: signals, limits, missing files. A few lines that run before
 training decide at which step a fault happens.
 """
 
+import json
+
 import tiny_runs
 
 # Epochs end at steps 6, 12, 18, 25; metrics are read there and every 5 steps.
@@ -47,6 +49,13 @@ def names(folder):
   return sorted(path.name for path in folder.iterdir())
 
 
+def summary(folder):
+  """Returns the summary without times."""
+  found = json.loads((folder / 'summary.json').read_text())
+  times = *tiny_runs.TIMES, 'seconds_per_epoch'
+  return {name: found[name] for name in found if name not in times}
+
+
 def check_equal(folder, unbroken, *, intervals=True):
   """Checks that all but times equals the unbroken run, with no file left over.
 
@@ -65,6 +74,7 @@ def check_equal(folder, unbroken, *, intervals=True):
       for f in (folder, unbroken)
   )
   assert found == expected
+  assert summary(folder) == summary(unbroken)
   assert steps(folder) == steps(unbroken)
   assert names(folder) == names(unbroken)
 

@@ -131,6 +131,9 @@ def _serve():
 
   gc.freeze()  # the imported modules, as in `conftest.py`
   gc.set_threshold(50_000)
+  # Until a run has begun, Ctrl-C ends its process: an exception inside of
+  # `fork` would leave locks held.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
   answers = os.fdopen(os.dup(1), 'w')
   for line in sys.stdin:
     asked = json.loads(line)
@@ -148,9 +151,6 @@ def _be_a_run(asked, guard, train_loop, tiny_parts, patch):
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
     os.dup2(said, stream)
-  # As in a terminal: `&` and `nohup` make a process ignore these.
-  signal.signal(signal.SIGINT, signal.default_int_handler)
-  signal.signal(signal.SIGHUP, signal.SIG_DFL)
   status = 70  # for a bug; its traceback is in the output
   try:
     tiny_parts.install(patch)
@@ -160,9 +160,14 @@ def _be_a_run(asked, guard, train_loop, tiny_parts, patch):
     }
     exec(asked['before'], names)
     recipe = tiny_parts.recipe(**asked['changes'])
-    status = guard.guarded(
-        lambda: train_loop.train(recipe, names['folder']) and None
-    )
+
+    def train():
+      # As in a terminal: `&` and `nohup` make a process ignore these.
+      signal.signal(signal.SIGINT, signal.default_int_handler)
+      signal.signal(signal.SIGHUP, signal.SIG_DFL)
+      train_loop.train(recipe, names['folder'])
+
+    status = guard.guarded(train)
   except BaseException:
     import traceback
 

@@ -1,10 +1,12 @@
 """Tests signals to a run, a second process in its folder, and resuming."""
 
 import os
+import random
 import signal
 import time
 
 import fault_runs
+import pytest
 
 VALIDATING = """
 import os
@@ -115,3 +117,26 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   os.kill(first.pid, signal.SIGKILL)
   assert first.wait() == -signal.SIGKILL
   fault_runs.resume(launcher, folder, unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('unbroken')  # which has compiled the programs
+@pytest.mark.parametrize('name', ['SIGKILL', 'SIGTERM', 'SIGINT'])
+def test_killed_at_random_times(name, launcher, tmp_path):
+  """Ten runs, each killed at another time; a failure prints the seed."""
+  number, seed = signal.Signals[name], random.SystemRandom().randrange(2**32)
+  print('seed', seed)
+  draw, how = random.Random(seed), {'checkpoint_every_steps': 4}
+  whole, begun = tmp_path / 'whole', time.monotonic()
+  status, said = launcher.run(whole, **fault_runs.AVERAGED, **how)
+  assert status == 0, said
+  seconds = time.monotonic() - begun
+  for index in range(10):
+    folder = tmp_path / f'{index}'
+    run = launcher.start(folder, **fault_runs.AVERAGED, **how)
+    time.sleep(draw.uniform(0, seconds))
+    os.kill(run.pid, number)  # which may have ended
+    assert run.wait() in (0, -number, 128 + number), run.said()
+    # A run that ends in order logs one interval more.
+    intervals = number == signal.SIGKILL
+    fault_runs.resume(launcher, folder, whole, intervals=intervals, **how)
