@@ -129,15 +129,12 @@ scaling() {
   done
 }
 depthwise() { measure depthwise --depthwise; }
-rest() {
+memory() {
   measure memory --model "$large" "${size[@]}" --train \
     --peers remat=elementwise remat=blocks
-  [[ -e $results/first_step.txt ]] && return
-  run benchmarks/first_step.sh 3 > "$runs/first_step.part" &&
-    mv "$runs/first_step.part" "$results/first_step.txt" || failed+=(first_step)
 }
 
-all=(depthwise training cifar10_95 steps pipeline latency scaling rest)
+all=(depthwise training cifar10_95 steps pipeline latency scaling memory)
 parts=("$@")
 (($#)) || parts=("${all[@]}")
 for part in "${parts[@]}"; do
