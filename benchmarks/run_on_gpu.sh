@@ -74,7 +74,6 @@ measure() { # NAME OPTION...
 training() {
   run "$python" experiments/run.py "$training" "${runs_of_it[@]}" \
     --out "$runs" || failed+=("$runs/$training")
-  measure latency_of_runs --run "$runs/$training"/*/
   run "$python" experiments/report.py "$runs/$training" --out "$results/report" ||
     failed+=("$results/report")
 }

@@ -40,15 +40,12 @@ import gswinrmt_jax
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import summarize
 from gswinrmt_jax.errors import did_you_mean, UserError
-from gswinrmt_jax.runs import run_folder
-from gswinrmt_jax.weights import load
 
 _TASKS = ('train', 'inference', 'latency')
 _PEERS = ('plain', 'muon', 'eager', 'compile')
 _RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
 _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _SIZES = ('batch', 'image_size', 'classes')
-_TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
 _HEAD = (
     *('', 'ms', '±', 'img/s', 'relative', 'MFU'),
@@ -248,7 +245,7 @@ def _cells(row):
       f'{row["images_per_second"]:.4g}',
       f'{row["relative"]:.3f}' if row['relative'] else '',
       f'{row["mfu"]:.1%}' if 'mfu' in row else '',
-      f'{size / 1e9:.2f} ({owner})' if size else owner,
+      f'{size / 1e9:.2f} ({owner})',
       '' if temporaries is None else f'{temporaries / 1e9:.3f}',
       '' if faults is None else f'{faults:,}',
   )
@@ -271,10 +268,7 @@ def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
 
 
 def _processor():
-  try:
-    text = pathlib.Path('/proc/cpuinfo').read_text()
-  except OSError:
-    text = ''
+  text = pathlib.Path('/proc/cpuinfo').read_text()
   found = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
   return found[1] if found else platform.processor()
 
@@ -393,53 +387,6 @@ def depthwise(bench: Bench) -> list[dict[str, Any]]:
   return groups
 
 
-def latency_of_runs(
-    bench: Bench, folders: Sequence[pathlib.Path], about: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-  """Measures the latency of runs' models and writes their `latency.json`.
-
-  Raises:
-    UserError: If a folder is not a run; after all others have their file, if a
-      model cannot be measured.
-  """
-  specs = {str(folder): _run_spec(folder) for folder in folders}
-  names, groups = list(specs), []
-  for start in range(0, len(names), _TOGETHER):
-    some = names[start : start + _TOGETHER]
-    groups.append(bench.measure({name: specs[name] for name in some}))
-  failed = []
-  for row in itertools.chain(*(group['rows'] for group in groups)):
-    path = pathlib.Path(row['program'], 'latency.json')
-    if 'not_measured' in row:
-      failed.append(f'{path.parent}: not measured: {row["not_measured"]}')
-      continue
-    found = {name: row[name] for name in ('milliseconds', 'spread', 'dtype')}
-    found |= {name: about[name] for name in ('device', 'threads', 'versions')}
-    files.write_json(path, found)
-    bench.say(f'wrote {path}')
-  if failed:
-    raise UserError('; '.join(failed))
-  return groups
-
-
-def _run_spec(folder):
-  """Returns a run's spec; weights do not affect latency and are not read."""
-  card = load.run_card(folder, run_folder.load_config(folder))
-  height, width = card.image_size
-  if card.task != 'classification' or height != width:
-    raise UserError(
-        f'{folder}: latency is measured for classifiers of square images only'
-    )
-  return {
-      'task': 'latency',
-      'model': card.name,
-      'fields': card.fields,
-      'batch': 1,
-      'image_size': height,
-      'classes': len(card.class_names),
-  }
-
-
 def _spec(args, name, task):
   """Returns the spec of a named model, for a task."""
   used = summarize.setting(name)
@@ -486,13 +433,6 @@ def _parser():
   group = parser.add_argument_group('instead of models and their peers')
   add = group.add_mutually_exclusive_group().add_argument
   add(
-      '--run',
-      nargs='+',
-      type=pathlib.Path,
-      metavar='DIR',
-      help='latency of the models of these runs; writes their latency.json',
-  )
-  add(
       '--scaling',
       choices=('batch', 'resolution'),
       help='how time grows with batch size or image size',
@@ -503,22 +443,6 @@ def _parser():
       help='depthwise convolutions alone, in both implementations',
   )
   return parser
-
-
-def _check(args, defaults):
-  """Refuses options that the kind of measurement does not read."""
-  unread = ['peers']
-  if not args.scaling:
-    unread += ['train', 'inference', 'latency', 'model', 'batch']
-    unread += ['image_size', 'classes']
-  for kind in ('run', 'scaling', 'depthwise'):
-    for name in unread if getattr(args, kind) else ():
-      if getattr(args, name) != defaults(name):
-        option = name.replace('_', '-')
-        raise UserError(f'--{option} cannot go with --{kind}')
-  for name in ('batch', 'repeats'):
-    if getattr(args, name) < 1:
-      raise UserError(f'--{name} must be at least 1')
 
 
 def _measure(args):
@@ -542,9 +466,7 @@ def _measure(args):
   )
   with contextlib.closing(bench):
     about = machine(bench.facts, args.threads)
-    if args.run:
-      groups = latency_of_runs(bench, args.run, about)
-    elif args.scaling:
+    if args.scaling:
       groups = grow(bench, args.scaling, specs)
     elif args.depthwise:
       groups = depthwise(bench)
@@ -557,8 +479,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Prints the tables; returns 1 if a program of ours could not be measured."""
   parser = _parser()
   args = parser.parse_args(argv)
+  for name in ('batch', 'repeats'):
+    if getattr(args, name) < 1:
+      parser.error(f'--{name} must be at least 1')
   try:
-    _check(args, parser.get_default)
     found = _measure(args)
   except UserError as error:
     parser.error(str(error))

@@ -105,7 +105,7 @@ class Worker:
     """Calls the program `calls` times and returns the seconds."""
     return self._answer(calls)
 
-  def peak(self) -> tuple[int | None, str]:
+  def peak(self) -> tuple[int, str]:
     """Returns the peak bytes, and 'device' or 'process', whose peak it is."""
     return tuple(self._answer(0))
 
@@ -136,26 +136,21 @@ def choose_cores(threads: int | None) -> list[int] | None:
   """Returns the numbers of `threads` cores; None for None.
 
   Raises:
-    UserError: If there are too few, or the system cannot choose cores.
+    UserError: If there are too few.
   """
   if threads is None:
     return None
-  if not hasattr(os, 'sched_setaffinity'):
-    raise UserError('--threads works on Linux only')
   allowed = sorted(os.sched_getaffinity(0))
   if not 1 <= threads <= len(allowed):
     raise UserError(f'--threads is {threads}: there are {len(allowed)} cores')
   return allowed[:threads]
 
 
-def peak(program: Program) -> tuple[int | None, str]:
+def peak(program: Program) -> tuple[int, str]:
   """Returns the peak bytes, and whether they are the device's or process's."""
   if program.device_peak:
     return program.device_peak(), 'device'
-  try:
-    status = pathlib.Path('/proc/self/status').read_text()
-  except OSError:
-    return None, 'not measured'
+  status = pathlib.Path('/proc/self/status').read_text()
   _, _, rest = status.partition('VmHWM:')  # `VmHWM:   1234 kB`
   return int(rest.split()[0]) * 1024, 'process'
 

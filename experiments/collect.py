@@ -3,9 +3,9 @@
   python experiments/collect.py RUN > results/NAME.json
 
 The file holds the recipe, the environment (device, versions, commit), the
-metrics of every epoch, the summary if the run has ended, the image size and
-classes, and the latency if measured. Paths of run and data are left out; of the
-weights that the run started from, there is the name and a checksum of the path.
+metrics of every epoch, the summary if the run has ended, and the image size and
+classes. Paths of run and data are left out; of the weights that the run started
+from, there is the name and a checksum of the path.
 `report.py` reads such files like run folders.
 """
 
@@ -50,7 +50,6 @@ def collect(run: pathlib.Path) -> dict:
       'epochs': [entry for entry in entries if entry['kind'] == 'epoch'],
       'summary': summary,
       'data': read('data.json'),
-      'latency': read('latency.json'),
   }
 
 

@@ -114,8 +114,6 @@ def _section(setting: Setting, settings: Sequence[Setting]) -> list[str]:
     score = 'IoU' if setting.segments else 'AP'
     parts += [f'### Test {score} (%) by class, best epoch', by_class]
   parts += ['### Cost', tables.costs(setting)]
-  note = tables.latency_note(setting)
-  parts += [note] if note else []
   for base, model in ablations.BASES.items():
     if found := tables.ablate(setting, base):
       parts.append(f'### {model.label}, one component changed')

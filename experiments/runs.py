@@ -29,7 +29,7 @@ from gswinrmt_jax.train import data as data_lib
 
 # Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
-_PARTS = ('config', 'summary', 'data', 'latency', 'environment')
+_PARTS = ('config', 'summary', 'data', 'environment')
 # The fields of the splits, and what prepared data call them.
 _PREPARED = {'train_split': 'train', 'val_split': 'val', 'test_split': 'test'}
 # Exceptions that reading a damaged file may raise.
@@ -49,8 +49,6 @@ class Run:
     image_size: Height and width; None if unknown.
     data: Checksums of the order of its training and its validation images, its
       label maps and its test split; None where unknown, or not to be tested.
-    latency: Contents of `latency.json`: milliseconds, device, threads, dtype;
-      empty if not measured.
     device: Device of the last start; '' if unknown.
     images: How the images differ from the data set's own; '' if they do not.
     number: Its row in the report's table of all runs.
@@ -63,7 +61,6 @@ class Run:
   class_names: Sequence[str] = ()
   image_size: tuple[int, int] | None = None
   data: Sequence[str | None] = (None,) * 4
-  latency: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
   images: str = ''
   number: int = 0
@@ -300,7 +297,6 @@ def _read(source):
       class_names=tuple(data['class_names']) if data else (),
       image_size=tuple(data['image_size']) if data else None,
       data=(*orders, label_maps, test_split),
-      latency=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
       images=parts.get('images', ''),
   )

@@ -419,39 +419,19 @@ def curves(setting: Setting) -> str:
 
 
 def costs(setting: Setting) -> str:
-  """Returns the parameters, multiply-accumulates and timings of variants."""
+  """Returns parameters, multiply-accumulates and epoch times of variants."""
 
   def cells(runs):
     cost, devices = _cost(runs), {run.device for run in runs} - {''}
-    ways = {_how(run.latency) for run in runs if run.latency}
-    latency = average(runs, lambda run: run.latency.get('milliseconds'))
     return [
         f'{cost.parameters:,}' if cost else NOTHING,
         f'{cost.macs / 2**30:.4g}' if cost else NOTHING,
         number(average(runs, lambda run: run.seconds_per_epoch), '.4g'),
-        number(latency, '.3g') if len(ways) < 2 else 'mixed',
         ', '.join(sorted(devices)) or NOTHING,
     ]
 
-  head = ['parameters', 'MACs / 2^30', 'epoch (s)', 'latency (ms)', 'device']
+  head = ['parameters', 'MACs / 2^30', 'epoch (s)', 'device']
   return _by_variant(setting, head, cells)
-
-
-def latency_note(setting: Setting) -> str:
-  """Returns how latencies were measured; '' if they were not."""
-  how = {_how(run.latency) for run in setting.runs if run.latency}
-  joined = '; '.join(sorted(how))
-  return f'Latency is that of one image: {joined}.' if how else ''
-
-
-def _how(latency):
-  threads = latency.get('threads')
-  how = (
-      latency.get('device', 'device unknown'),
-      threads and f'{threads} threads',
-      latency.get('dtype'),
-  )
-  return ', '.join(filter(None, how))
 
 
 class Ablation(NamedTuple):

@@ -3,9 +3,7 @@
 import json
 from typing import ClassVar
 
-import made_up_runs
 import pytest
-import runs as runs_lib
 import speed
 import worker
 
@@ -83,7 +81,7 @@ def test_the_ratio_is_the_median_within_a_round_of_images_not_of_calls():
 
 
 def test_the_table():
-  theirs = {**_row('theirs', 0.75), 'peak_bytes': None, 'peak_of': 'not read'}
+  theirs = {**_row('theirs', 0.75), 'peak_of': 'process'}
   facts = {'temporaries': 125_000_000, 'page_faults': 1234}
   ours = _row('ours', 0.5, 1.0, 0.5, flops=1e11, **facts)
   rows = [ours, theirs, _absent()]
@@ -96,7 +94,7 @@ def test_the_table():
       'ours', '500', '25.0%', '8', '1.000', '20.0%', '3.00 (device)', '0.125',
       '1,234',
   ]  # fmt: skip
-  assert cells[3][4] == '0.667' and cells[3][-3:] == ['not read', '', '']
+  assert cells[3][4] == '0.667' and cells[3][-3:] == ['3.00 (process)', '', '']
   assert lines[-1] == 'absent: not measured: no wheel'
 
 
@@ -256,34 +254,14 @@ def test_the_command_measures_how_time_grows(journal, tmp_path):
   assert group['exponent'] == pytest.approx(0.0)  # the fake time is constant
 
 
-def test_latency_is_written_where_the_report_looks(
-    journal, monkeypatch, tmp_path
-):
-  monkeypatch.setattr(speed, '_TOGETHER', 2)  # processes at once
-  folders = [tmp_path / 'runs' / name for name in ('a', 'b', 'c')]
-  for folder, model in zip(folders, ('swat', 'rmt', 'rmt'), strict=True):
-    made_up_runs.write(folder, f'cifar10_{model}', [0.5])
-  status, found = _run(tmp_path, '--run', *map(str, folders))
-  assert [len(group['rows']) for group in found['groups']] == [2, 1]
-  row = found['groups'][0]['rows'][0]
-  assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
-  runs, problems = runs_lib.gather([tmp_path / 'runs'])
-  assert [run.latency['milliseconds'] for run in runs] == [1000.0] * 3
-  assert not problems
-
-
 def test_mistakes_are_one_line(journal, capsys, tmp_path):
-  made_up_runs.write(tmp_path / 'a', 'camvid', [0.5])
   (tmp_path / 'found.json').mkdir()
   for options, said in (
-      (['--run', str(tmp_path / 'a')], 'classifiers of square images only'),
       (['--json', str(tmp_path / 'found.json')], 'it is a folder'),
       (['--model', 'rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
       (['--peers', 'egaer'], 'eager, compile (did you mean eager?), fields'),
       (['--threads=10000'], '--threads is 10000: there are'),
       (['--depthwise', '--scaling=batch'], 'not allowed with'),
-      (['--run', 'a', '--image-size=96'], '--image-size cannot go with --run'),
-      (['--scaling=batch', '--peers', 'plain'], '--peers cannot go with --sca'),
       (['--repeats=0'], '--repeats must be at least 1'),
   ):
     with pytest.raises(SystemExit) as stopped:

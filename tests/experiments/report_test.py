@@ -121,9 +121,6 @@ def test_a_report(counted, write, tmp_path):
     how = {'seed': seed, 'test': 0.75 + seed / 100}
     write(f'no_gate_s{seed}', 'ablation:retention,no_gate', **how)
   runs = tmp_path / 'runs'
-  (runs / 'rmt_s0' / 'latency.json').write_text(
-      '{"milliseconds": 2.5, "device": "A", "threads": 2}'
-  )
   (runs / 'rmt_s1' / 'config.json').write_text('{')
   path = report.write([runs], tmp_path / 'out')
   text = path.read_text()
@@ -140,8 +137,7 @@ def test_a_report(counted, write, tmp_path):
       'What is missing',
   ]
   assert 'recipe for CIFAR-10: num_epochs is 50 there and 2 here.' in text
-  assert 'Latency is that of one image: A, 2 threads.' in text
-  assert f'| `rmt` | 1,234 | 1.5 | 20 {PLUS_MINUS} 0 | 2.5 | {DASH} |' in text
+  assert f'| `rmt` | 1,234 | 1.5 | 20 {PLUS_MINUS} 0 | {DASH} |' in text
   assert '- cifar10, compact models: no run of SWAT' in text
   assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
   # Every result cites its run, and every run is listed with its folder.
@@ -413,7 +409,6 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   start = {'command': command, 'config': config}
   environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
   (folder / 'environment.json').write_text(json.dumps(environment))
-  (folder / 'latency.json').write_text('{"milliseconds": 1.5}')
   path = tmp_path / 'collected.json'
   path.write_text(json.dumps(collect.collect(folder)))
   assert '/place' not in path.read_text()
@@ -425,10 +420,10 @@ def test_collected_figures_are_those_of_the_run(write, tmp_path):
   assert run.curve == {1: 0.25, 2: 0.5} and run.finished
   assert run.test_score == 0.625 and run.gap == -0.125
   assert run.image_size == (32, 32) and len(run.class_names) == 10
-  assert run.latency == {'milliseconds': 1.5} and run.device == 'B'
+  assert run.device == 'B'
   (again,), _ = results.gather([path])
   assert again.source == path and again.config.model == run.config.model
-  for name in ('epochs', 'summary', 'class_names', 'image_size', 'latency'):
+  for name in ('epochs', 'summary', 'class_names', 'image_size'):
     assert getattr(again, name) == getattr(run, name), name
 
 
@@ -549,22 +544,6 @@ def test_runs_with_other_records_are_not_compared(backwards, write, tmp_path):
       sorted(run.config.seed for run in one.variants['rmt']) for one in settings
   ]
   assert sorted(seeds) == [[0, 1], [2, 5], [3], [4], [6, 7]] and not left_out
-
-
-def test_latencies_of_one_kind_are_averaged(grouped, monkeypatch):
-  (setting,), _ = grouped(*(('cifar10_rmt', {'seed': n}) for n in range(3)))
-  monkeypatch.setattr(tables, '_cost', lambda _: None)
-  for dtypes, shown in (('f f f', f'2 {PLUS_MINUS} 1'), ('f f b', 'mixed')):
-    runs = [
-        dataclasses.replace(
-            run, latency={'milliseconds': number, 'dtype': dtype, 'device': 'A'}
-        )
-        for number, dtype, run in zip(
-            (1, 2, 3), dtypes.split(), setting.runs, strict=True
-        )
-    ]
-    found = dataclasses.replace(setting, variants={'rmt': runs})
-    assert shown in [cell.strip() for cell in tables.costs(found).split('|')]
 
 
 def test_seeds_are_one_variant_and_models_one_setting(grouped):
