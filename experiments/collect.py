@@ -4,21 +4,19 @@
 
 The file holds the recipe, the environment (device, versions, commit), the
 metrics of every epoch, the summary if the run has ended, and the image size and
-classes. Paths of run and data are left out; of the weights that the run started
-from, there is the name and a checksum of the path.
-`report.py` reads such files like run folders.
+classes. Of the paths of run and data, there is the name alone; of the weights
+that the run started from, a checksum of the path, too. Commands keep relative
+paths. `report.py` reads such files like run folders.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
 import json
 import pathlib
+import re
 from typing import Any
 import zlib
 
 from gswinrmt_jax.runs import metrics_log
-
-_PLACES = ('--workdir', '--config.data.dir')
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -33,11 +31,9 @@ def collect(run: pathlib.Path) -> dict:
   config = read('config.json')
   starts = read('environment.json') or []  # none: interrupted at its start
   for start in starts:
-    program, *words = start['command']
-    start['command'] = [pathlib.Path(program).name, *_without_places(words)]
+    start['command'] = [*map(_without_folders, start['command'])]
     for name, value in start.get('variables', {}).items():
-      if value.startswith('/'):  # such as LD_PRELOAD
-        start['variables'][name] = pathlib.Path(value).name
+      start['variables'][name] = _without_folders(value)  # such as LD_PRELOAD
   # Earlier versions did not record the recipe of a start.
   for recipe in (config, *(x['config'] for x in starts if 'config' in x)):
     leave_out_places(recipe)
@@ -78,27 +74,9 @@ def _origin(place: str) -> str:
   return f'{_name(place)}@{zlib.crc32(place.encode()):08x}'
 
 
-def _without_places(words: Iterable[str]) -> Iterator[str]:
-  """Yields a command's words but for options with the paths of the run."""
-  named = {
-      '--config.data.name': _name,
-      '--config.data.label_maps': _name,
-      '--config.init_from': _origin,
-  }
-  rest = iter(words)
-  for word in rest:
-    name, given, value = word.partition('=')
-    name = f'--{name.lstrip("-")}'  # One dash is enough for `train`.
-    if name in named:
-      value = value if given else next(rest, '')
-      yield f'{name}={named[name](value)}'
-    elif name in _PLACES:
-      if not given:
-        next(rest, None)  # its value, after a space
-    elif value.startswith('/'):  # such as --config=/place/cifar10_rmt.py
-      yield f'{name}={_name(value)}'
-    else:
-      yield _name(word) if word.startswith('/') else word
+def _without_folders(word: str) -> str:
+  """Returns a word of a command without the folders of absolute paths."""
+  return re.sub(r'(^|=)/([^=]*/)?(?=[^/\s])', r'\1', word)
 
 
 if __name__ == '__main__':
