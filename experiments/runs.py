@@ -383,14 +383,18 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     with its seed got further.
   """
   found, settings, left_out = [], [], {}
-  # Those whose data are known come first, and of these those that got furthest.
-  for run in sorted(
-      runs, key=lambda r: (-r.data.count(None), *_progress(r)), reverse=True
-  ):
-    _members_for(run, found).append(run)
+  for run in sorted(runs, key=_progress, reverse=True):
+    key = _setting_key(run)
+    for other, members in found:
+      if key == other and all(_same_sizes(run, one) for one in members):
+        break
+    else:
+      members = []
+      found.append((key, members))
+    members.append(run)
   for _, members in sorted(found, key=lambda one: one[0]):
     variants = {}
-    for run in sorted(members, key=_progress, reverse=True):
+    for run in members:
       seeds = variants.setdefault(run.label, {})
       counts = seeds.setdefault(run.config.seed, run)
       if counts is not run:
@@ -404,29 +408,6 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
 
 def _progress(run):
   return run.finished, run.epoch
-
-
-def _members_for(run, found):
-  """Returns the runs of the run's setting, which it adds if it is new."""
-  key = _setting_key(run)
-  fits = [
-      members
-      for other, members in found
-      if other == key
-      and all(_same_data(run, one) and _same_sizes(run, one) for one in members)
-  ]
-  if None in run.data and len(fits) > 1:  # It may belong to any of these.
-    fits = [each for each in fits if all(None in one.data for one in each)]
-  if not fits:
-    found.append((key, []))
-    return found[-1][1]
-  return fits[0]
-
-
-def _same_data(one, other):
-  """Whether both have the same records, as far as is known of them."""
-  pairs = zip(one.data, other.data, strict=True)
-  return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _same_sizes(one, other):
@@ -452,10 +433,10 @@ def _setting_key(run):
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in ablations.TRAINING}
   size = ablations.size_of(model['name'])
-  resized = bool(ablations.sizes(model))
+  name, resized = fields['data']['name'], bool(ablations.sizes(model))
   shape = [list(run.image_size or ()), list(run.class_names)]
   return json.dumps(
-      [fields['data']['name'], run.images, size, resized, shape, fields],
+      [name, run.images, size, resized, shape, fields, run.data],
       sort_keys=True,
   )
 
