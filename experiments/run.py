@@ -267,7 +267,11 @@ def status(job: Job) -> Status:
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
   found = runs_lib.read(job.folder)
-  config = runs_lib.with_own_splits(job.config, found.config.data)
+  config = runs_lib.with_splits(job.config, found.config.data)
+  # The config of a run has the absolute path of class folders.
+  place = found.config.data.name
+  if pathlib.Path(config.data.name).absolute().name == pathlib.Path(place).name:
+    config.data.name = place
   differing = run_folder.differences(found.config, config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')

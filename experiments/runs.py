@@ -25,7 +25,6 @@ from gswinrmt_jax.models import cost
 from gswinrmt_jax.models.dense import create
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import scores as score_lib
-from gswinrmt_jax.train import data as data_lib
 
 # Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
@@ -224,30 +223,15 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
-def with_own_splits(
-    config: ml_collections.ConfigDict, otherwise: Mapping[str, str]
+def with_splits(
+    config: ml_collections.ConfigDict, splits: Mapping[str, str]
 ) -> ml_collections.ConfigDict:
-  """Returns a config with the splits of its data.
-
-  Args:
-    config: A resolved config.
-    otherwise: The fields of the splits, and any name, if the data are not here.
-  """
-  try:
-    return data_lib.with_own_splits(config)
-  except UserError:
-    config = ml_collections.ConfigDict(config.to_dict()).lock()
-    for field in _PREPARED:
-      if config.data[field] == 'auto':
-        config.data[field] = otherwise[field]
-    # The config of a run has the absolute path of class folders.
-    place = pathlib.PurePath(otherwise.get('name', ''))
-    if (
-        place.is_absolute()
-        and place.name == pathlib.Path(config.data.name).name
-    ):
-      config.data.name = str(place)
-    return config
+  """Returns a config with splits, by field, instead of 'auto'."""
+  config = ml_collections.ConfigDict(config.to_dict()).lock()
+  for field in _PREPARED:
+    if config.data[field] == 'auto':
+      config.data[field] = splits[field]
+  return config
 
 
 def read(source: pathlib.Path) -> Run | None:
@@ -363,10 +347,12 @@ class Setting:
   @property
   def differences(self) -> list[str]:
     """The fields in which the protocol differs from our default reading."""
-    cifar10 = self.recipe is paper.CIFAR10
-    make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
+    make, splits = recipes.mini_imagenet, _PREPARED
+    if self.recipe is paper.CIFAR10:
+      make, own = recipes.cifar10, datasets.own_splits('cifar10')
+      splits = {f'{split}_split': own[split] for split in own}
     ours = ml_collections.ConfigDict(self.config.to_dict())
-    theirs = with_own_splits(make(self.config.model.name), _PREPARED)
+    theirs = with_splits(make(self.config.model.name), splits)
     with theirs.unlocked():
       for config in (ours, theirs):
         del config['seed']
