@@ -14,10 +14,8 @@ report lists what is missing.
 """
 
 import argparse
-import collections
 from collections.abc import Iterator, Sequence
 import pathlib
-import re
 import sys
 import textwrap
 from typing import Any
@@ -53,13 +51,9 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   out.mkdir(parents=True, exist_ok=True)
   parts = ['# Report', _legend(runs, settings), '## All runs']
   parts.append(tables.all_runs(runs))
-  stems = collections.Counter()
-  for setting in settings:
+  for number, setting in enumerate(settings, 1):
     parts += _section(setting, settings)
-    stem = re.sub(r'\W+', '_', setting.title)
-    stems[stem] += 1
-    number = f'_{stems[stem]}' if stems[stem] > 1 else ''
-    name = f'curves_{stem}{number}.png'
+    name = f'curves_{number}.png'
     with files.replaced(out / name) as part:
       draw_curves(setting).savefig(part, format='png')
     parts.append(f'![{name}]({name})')
