@@ -48,29 +48,6 @@ def test_the_training_step_learns_what_it_is_timed_on():
   assert float(program.run.metrics['loss']) != first
 
 
-def test_muon_updates_matrices(monkeypatch):
-  """The step is traced only; that of AdamW, above, is compiled and runs."""
-  monkeypatch.setattr(
-      programs, '_compiled', lambda spec, *step: jax.eval_shape(*step)
-  )
-  spec = {**SPEC, 'dtype': 'float32'}
-  of_muon, of_adam = (
-      programs.Training({**spec, 'muon': muon}) for muon in (True, False)
-  )
-  after, _ = of_muon.compiled
-  assert jax.tree.structure(after) == jax.tree.structure(of_muon.state)
-  assert jax.tree.structure(of_adam.state) != jax.tree.structure(after)
-
-
-def test_a_model_without_batch_norm_can_be_timed(monkeypatch):
-  monkeypatch.setattr(
-      programs, '_compiled', lambda spec, *step: jax.eval_shape(*step)
-  )
-  fields = {**SMALL, 'stem': 'patch', 'downsample': 'merge', 'head': 'norm'}
-  program = programs.Training({**SPEC, 'dtype': 'float32', 'fields': fields})
-  assert not program.state.batch_stats
-
-
 def test_latency_is_inference():
   program = programs.build({**SPEC, 'task': 'latency', 'batch': 1})
   program.run(1)
