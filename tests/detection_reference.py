@@ -4,8 +4,7 @@
 PyTorch names, feature maps of three images in one canvas of 96 x 128 pixels,
 the outputs, losses and gradients, and cases of each rule. Of float64 arrays of
 more than 200 elements (except `assign/`) every 13th is stored, which covers
-each channel and position. `ORIGINAL` has all elements, and unaligned RoIAlign
-and fixed sampling, which detectors here do not have.
+each channel and position.
 """
 
 import functools
@@ -17,21 +16,11 @@ from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from gswinrmt_jax.ops.assignment import Truth
 
 EVERY = 13
 FILE = pathlib.Path(__file__).parent / 'fixtures' / 'detection.npz'
-SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
-ORIGINAL = SHARED / 'reference' / 'detection.npz'
-_HAS_ORIGINAL = pytest.mark.skipif(
-    not ORIGINAL.exists(), reason='the whole reference is not here'
-)
-FILES = [
-    pytest.param(FILE, id='fixture'),
-    pytest.param(ORIGINAL, id='original', marks=_HAS_ORIGINAL),
-]
 
 _BOX, _MASK = r'roi_head.bbox_head.(\d).', r'roi_head.mask_head.(\d).'
 # Modules in mmdetection and here; {0} is the first number, {1} one more, {2} is
@@ -64,9 +53,9 @@ _LEAVES = {
 
 
 @functools.cache
-def arrays(path=FILE):
+def arrays():
   """Returns the file as `{name: array}`."""
-  with np.load(path) as file:
+  with np.load(FILE) as file:
     return {name: file[name] for name in file.files}
 
 
