@@ -14,6 +14,7 @@ scores and not cut off at any: the caller chooses the least score.
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import json
 import logging
 import pathlib
 import tempfile
@@ -42,7 +43,7 @@ _ROUNDING = 5e-5
 # Of arrays in float16, which near 1e-6, where LayerScale starts, has steps of
 # 6e-8.
 _HALF_STEP = 5e-2
-_CHECKSUM = 'crc32'  # of card and arrays, in `config.json`
+_CHECKSUM = 'crc32'  # of the arrays, in `config.json`
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
 
@@ -123,8 +124,10 @@ def export(
     path = folder / name
     with files.replaced(path) as part:
       written.rename(part)
-  checksum = {_CHECKSUM: _checksum(weights)}
-  files.write_json(folder / card_lib.FILE, weights.card.to_dict() | checksum)
+  checksum = {_CHECKSUM: _checksum(weights.variables)}
+  files.write_json(
+      folder / card_lib.FILE, {**weights.card.to_dict(), **checksum}
+  )
   model_card.write(
       folder, weights, file_format, license=license, note=note, source=source
   )
@@ -193,24 +196,32 @@ def _check_other_files(weights, folder, name):
   path = folder / card_lib.FILE
   if not there or not path.exists():
     return
-  if files.read_json(path).get(_CHECKSUM) != _checksum(weights):
+  checksum = files.read_json(path).get(_CHECKSUM)
+  # As it would be read back: the file also has the version of the package. The
+  # figures of one checkpoint grow, such as by those of the test split.
+  written = json.loads(json.dumps(weights.card.to_dict()))
+  before, now = (
+      json.dumps(
+          dataclasses.replace(card, figures={}).to_dict(), sort_keys=True
+      )
+      for card in (
+          card_lib.read(path),
+          card_lib.from_dict(written, str(path)),
+      )
+  )
+  other = checksum is not None and checksum != _checksum(weights.variables)
+  if before != now or other:
     raise UserError(
         f'{folder / there[0]} is of other weights: choose another folder '
         '(--out), or remove it'
     )
 
 
-def _checksum(weights):
-  """Returns the CRC-32 of the card and of all arrays.
-
-  Arrays are in float16, to which a file may round them. Figures of one
-  checkpoint grow, such as by those of the test split: they do not count.
-  """
-  card = dataclasses.replace(weights.card, figures={}).to_dict()
-  del card['library_version']
+def _checksum(variables):
+  """Returns the CRC-32 of all arrays in float16, to which a file may round."""
   with np.errstate(over='ignore'):
-    half = [np.float16(x) for x in jax.tree.leaves(dict(weights.variables))]
-  return checksums.of_json([card, checksums.of_tree(half)])
+    half = [np.float16(array) for array in jax.tree.leaves(dict(variables))]
+  return checksums.of_tree(half)
 
 
 def _pixel_model(weights):
