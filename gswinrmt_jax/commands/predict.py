@@ -43,6 +43,10 @@ from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.terminal import counted, Terminal
 
 _FOLDER = 'predictions'  # the default of --out, unless it is a file
+# Ends of the names of pictures in it.
+_WRITTEN = ('_overlay.png', '_labels.png', '_objects.png')
+# Pictures in a folder of --maps; each has the first and the last.
+_MAPS = ('attention_reach.png', 'decay_kernels.png', 'gate.png', 'grad_cam.png')
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 # Options that only some models have.
@@ -111,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
-  written = {_FOLDER, *filter(None, (args.out, args.maps))}
-  images, left_out = _find(args.images, written)
+  images, left_out = _find(args.images, {_FOLDER, args.out or _FOLDER})
   weights = arguments.load_weights(args)
   for name, (task, models) in _ONLY.items():
     if getattr(args, name) is not None and weights.task != task:
@@ -304,8 +307,8 @@ def _find(arguments, written):
 
   The values are names of folders: of a file that is named itself, none; of an
   image in a folder that is named, of those from there on, the innermost first.
-  What lies in a folder of `written` inside is no image: an earlier call may
-  have drawn it.
+  Pictures that an earlier call wrote into a folder inside are no images: those
+  in `written`, folders of --out, and maps.
   """
   images, left_out = {}, Counter()
   written = [os.path.abspath(folder) for folder in written]
@@ -317,8 +320,9 @@ def _find(arguments, written):
     own = pathlib.Path(os.path.abspath(argument))
     for image in image_paths.find(argument, '', ignored):
       inside = pathlib.PurePath(image.file_name)
-      if any(
-          (own / inside).is_relative_to(folder)
+      if (len(inside.parts) > 1 and _is_map(own / inside)) or any(
+          inside.name.endswith(_WRITTEN)
+          and (own / inside).is_relative_to(folder)
           and not own.is_relative_to(folder)
           for folder in written
       ):
@@ -333,6 +337,12 @@ def _find(arguments, written):
       raise UserError(f'{argument} has no images{only}')
     left_out += ignored
   return images, left_out
+
+
+def _is_map(path):
+  """Returns whether a picture and those beside it are what --maps writes."""
+  always = path.with_name(_MAPS[0]), path.with_name(_MAPS[-1])
+  return path.name in _MAPS and all(map(os.path.exists, always))
 
 
 def _row(one, images, classes):

@@ -278,18 +278,22 @@ def test_names_of_a_mac_and_names_that_are_not_utf8(tmp_path):
 
 def test_pictures_of_an_earlier_call_are_no_images(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  names = 'a', 'predictions/b_labels', 'c/predictions/d', 'maps/a/gate'
+  names = 'a', 'predictions/b_labels', 'predictions/own', 'c/predictions/d'
+  names += 'maps/a/attention_reach', 'maps/a/gate', 'maps/a/grad_cam'
+  names += 'maps/a/golden_gate', 'doors/gate'
   for name in names:
     path = tmp_path / f'{name}.png'
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new('L', (1, 1)).save(path)
-  out = ['predictions', 'all.csv', 'maps']
+  out = ['predictions', 'all.csv']
+  found = ['a', 'c/predictions/d', 'doors/gate', 'maps/a/golden_gate']
   images, left_out = predict_command._find(['.'], out)
-  assert [*images] == ['a.png', 'c/predictions/d.png']
-  assert left_out == {'pictures of an earlier call': 2}
-  found = ['predictions/b_labels.png']
+  assert [*images] == [f'{name}.png' for name in (*found, 'predictions/own')]
+  assert left_out == {'pictures of an earlier call': 4}
+  found = [f'{name}.png' for name in names[1:3]]
   images, _ = predict_command._find(['predictions'], out)
   assert [*images] == found
+  assert len(predict_command._find(['maps/a'], out)[0]) == 4
   # The folder that is named may have the name of the class, too.
   assert images[found[0]] == ('predictions',)
   # So it has if one of its images is named once more.
