@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import pathlib
+import re
 import tempfile
 
 import huggingface_hub
@@ -13,6 +14,9 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights.load import Weights
+
+# Tags that Git accepts, without spaces.
+_TAG = re.compile(r'(?!HEAD$|refs/)\w[\w-]*(?:[./]\w[\w-]*)*(?<!\.lock)')
 
 
 def push(
@@ -48,14 +52,18 @@ def push(
   given, (repository, revision) = repository, hub.parse_name(repository)
   if revision:
     raise UserError(f'{given}: name the tag by --revision')
-  source = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
-  hub.parse_name(source)  # Loading refuses other tags.
+  if tag and not _TAG.fullmatch(tag):
+    raise UserError(
+        f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
+        "digits, '_' and '-', with '.' or '/' between them"
+    )
   # The path of class folders means nothing on another machine.
   figures = dict(weights.card.figures)
   if pathlib.Path(figures.get('data', '')).is_absolute():
     del figures['data']
   card = dataclasses.replace(weights.card, figures=figures)
   weights = dataclasses.replace(weights, card=card)
+  source = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
     export.export(

@@ -113,7 +113,10 @@ def test_the_path_of_class_folders_is_not_uploaded(api, tmp_path):
 @pytest.mark.parametrize(
     ('tag', 'said', 'uploaded'),
     [
-        ('v 1', 'hf-hub:me/digits@v 1 does not name a repository: ', False),
+        ('v 1', "--revision is 'v 1': must be a name such as v1.0", False),
+        ('-v1', "--revision is '-v1': must be", False),
+        ('v1..2', "--revision is 'v1..2': must be", False),
+        ('v1/', "--revision is 'v1/': must be", False),
         ('v0', 'me/digits has v0 already: choose another --revision', False),
         ('main', 'me/digits has main already', False),
         ('odd', 'is uploaded, but cannot be tagged odd (', True),
