@@ -1,14 +1,21 @@
 """Evaluates the weights of a run, or other weights, on a split."""
 
+import os
 import pathlib
 import re
 from typing import Any
+import zlib
 
 import jax
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import class_folders, datasets, segmentation
+from gswinrmt_jax.data import (
+    class_folders,
+    datasets,
+    prepared,
+    segmentation,
+)
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
@@ -16,8 +23,10 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.runs import dataset_record
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
+_LONGEST = 150  # bytes of the words in the name of a report
 # Defaults for weights that do not come from a run.
 _BATCH_SIZES = {'classification': 100, 'segmentation': 8, 'detection': 8}
 
@@ -57,12 +66,11 @@ def evaluate_run(
 
   Returns:
     The report that was written. Its default file for a run is
-    `evaluation_SPLIT_STEP.json` in the run folder. The name of the data set
-    precedes the split if it is not the run's, and so does that of a given
-    `data_dir`. `_ema` follows the step for the EMA, and a given image size adds
-    `_Npx` at the end. Reports on other weights go to the current folder, so
-    that an exported folder stays unchanged; the path of the weights and the
-    data set precede the split.
+    `evaluation_SPLIT_STEP.json` in the run folder. The names of the data set
+    and its folder precede the split if they are not the run's, `_ema` follows
+    the step for the EMA, and a given image size adds `_Npx` at the end. Reports
+    on other weights go to the current folder, so that an exported folder stays
+    unchanged; the path of the weights and the data set precede the split.
 
   Raises:
     UserError: If the weights or the data are unsuitable, or logits are not
@@ -74,10 +82,10 @@ def evaluate_run(
   recipe = weights.recipe
   if mirror and weights.task != 'classification':
     raise UserError(f'--mirror is for classifiers, which {source} is not')
-  name, split, taken, folder = _split(
+  name, split, taken, data_dir = _split(
       weights, data, split, data_dir, terminal.say
   )
-  info = datasets.info(name, folder)
+  info = datasets.info(name, data_dir)
   if out is None:
     out = report_path(
         'evaluation',
@@ -89,10 +97,10 @@ def evaluate_run(
         image_size=image_size,
     )
   files.check_can_write(out)
-  for line in datasets.describe(name, folder):
+  for line in datasets.describe(name, data_dir):
     terminal.say(line)
   size = weights.size(image_size)
-  records = _open_records(weights, name, taken, folder, size)
+  records = _open_records(weights, name, taken, data_dir, size)
   if (
       recipe
       and name == recipe.data.name
@@ -281,22 +289,35 @@ def report_path(
     weights: The weights.
     data: The data set.
     split: Its split, as the user named it.
-    data_dir: Folder of the data sets, if the user named one.
+    data_dir: Folder of the data sets; its name is part of the file's, if it is
+      not the run's.
     image_size: Size that images were resized to, if it is not the weights' own.
     out: Folder for the reports of several sources; None for the run's.
   """
-  recipe = weights.recipe
-  inside = recipe and out is None
-  words = [] if inside else [str(source)]
-  if not (inside and data == recipe.data.name):
-    words.append(data)
-  if data_dir:
-    words.append(pathlib.Path(data_dir).name)
+  folder, words = weights.folder, [data]
+  own = weights.recipe and weights.recipe.data
+  if own and data_dir:
+    root, run_s = map(prepared.data_root, (data_dir, own.dir))
+    if root.resolve() != run_s.resolve():
+      words.append(root.name)
+  if weights.recipe is None:
+    folder = pathlib.Path()
+    source = pathlib.Path(os.path.abspath(str(source).removeprefix(hub.PREFIX)))
+    source = source.with_suffix('') if source.is_file() else source
+    here = pathlib.Path.cwd()
+    inside = source.is_relative_to(here)
+    words = [*(source.relative_to(here) if inside else source).parts, *words]
+  elif out is not None:
+    words = [*folder.absolute().parts[-2:], *words]
+  elif data == own.name:
+    words = words[1:]
   # `-` keeps the place of the colon in a slice.
   name = '_'.join([*words, split]).replace(':', '-').replace('%', 'pct')
-  name = re.sub(r'[^\w.-]+', '_', name).strip('_.')
+  name = re.sub(r'[^\w.-]+', '_', name).strip('_')
+  if len(name.encode()) > _LONGEST:  # The end says more than the beginning.
+    end = name.encode()[-_LONGEST:].decode(errors='ignore')
+    name = f'{end}_{zlib.crc32(name.encode()):08x}'
   step = '' if weights.step is None else f'_{weights.step}'
   average = '_ema' if weights.which == 'ema' else ''
   size = f'_{image_size}px' if image_size else ''
-  folder = out or (weights.folder if recipe else pathlib.Path())
-  return folder / f'{kind}_{name}{step}{average}{size}.json'
+  return (out or folder) / f'{kind}_{name}{step}{average}{size}.json'

@@ -10,6 +10,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.interpret import attention_statistics as statistics
 from gswinrmt_jax.terminal import printable, Terminal
@@ -42,19 +43,19 @@ def analyze_runs(
   A report has the source of the weights, the data, and the stages of
   `attention_statistics.analyze`. It is written to `analysis_SPLIT_STEP.json`,
   with a page of plots in the `.png` of the same name. The name follows the
-  rules of `evaluate_run`; in an `out`, the path of the run and its data set
-  precede the split, as those of weights without a run do.
+  rules of `evaluate_run`; in an `out`, the names of the run and its data set
+  precede the split, as path and data set do for weights without a run.
 
   `images` is the number of images to measure, from the start of the split; all
   other arguments are those of `evaluate_run`. Without an `out`, reports go to
   each run's folder, or the current folder for weights without a run.
 
   Raises:
-    UserError: If weights or data cannot be used, weights are not finite, or
-      the attention form cannot be analysed.
+    UserError: If weights or data cannot be used, weights are not finite, the
+      attention form cannot be analysed, or two reports would have one name.
   """
   terminal = Terminal()
-  ready = []
+  ready = {}  # by the resolved file of the report
   for source in sources:  # All are checked before the first is measured.
     weights = weights_lib.load(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
@@ -70,9 +71,15 @@ def analyze_runs(
         weights,
         named[0],
         split,
-        data_dir=data_dir,
+        data_dir=named[2],
         out=out,
     )
+    if path.resolve() in ready:
+      _, other, *_ = ready[path.resolve()]
+      raise UserError(
+          f'the reports of {other.origin} and {weights.origin} would both be '
+          f'{path}: analyze them in two calls, with different --out'
+      )
     files.check_can_write(path)
     size = weights.card.image_size
     records = datasets.load(
@@ -81,9 +88,9 @@ def analyze_runs(
         eval_crop=weights.card.crop_at(size),
         storage='decode',
     )
-    ready.append((path, weights, model, named[:2], records))
+    ready[path.resolve()] = path, weights, model, named[:2], records
   reports = []
-  for path, *inputs in ready:
+  for path, *inputs in ready.values():
     report = _analyze(*inputs, images, terminal)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, report)

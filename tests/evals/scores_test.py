@@ -351,33 +351,77 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
   assert seen == ['elsewhere']
 
 
-@pytest.mark.parametrize(
-    ('source', 'changes', 'path'),
-    [
-        ('runs/a', {}, 'runs/a/eval_test_7.json'),
-        ('runs/a', {'data': 'e'}, 'runs/a/eval_e_test_7.json'),
-        ('runs/a', {'data_dir': '/x/jpeg'}, 'runs/a/eval_jpeg_test_7.json'),
-        ('runs/a', {'split': 'val[:10%]'}, 'runs/a/eval_val_-10pct_7.json'),
-        ('runs/a', {'split': 'val[10:]'}, 'runs/a/eval_val_10-_7.json'),
-        ('runs/a', {'which': 'ema'}, 'runs/a/eval_test_7_ema.json'),
-        ('runs/a', {'image_size': 64}, 'runs/a/eval_test_7_64px.json'),
-        ('runs/a', {'out': pathlib.Path('o')}, 'o/eval_runs_a_d_test_7.json'),
-        ('a/export', {}, 'eval_a_export_d_test.json'),
-        ('/x/b.pth', {}, 'eval_x_b.pth_d_test.json'),
-    ],
-)
-def test_each_report_has_a_name_of_its_own(source, changes, path):
+def test_exports_of_two_runs_have_reports_of_their_own(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  weights = types.SimpleNamespace(recipe=None, step=None, which=None)
+  weights.folder, names = tmp_path, set()
+  for run in ('a/seed0', 'b/seed0'):
+    folder = tmp_path / run / 'export'
+    folder.mkdir(parents=True)
+    (folder / 'model.safetensors').touch()
+    for source in (folder, f'{run}/export/model.safetensors'):
+      name = evaluate_run.report_path('eval', source, weights, 'd', 'test').name
+      names.add(name)
+  assert names == {
+      f'eval_{run}_seed0_export{model}_d_test.json'
+      for run in 'ab'
+      for model in ('', '_model')
+  }
+  found = evaluate_run.report_path('eval', '/x/y', weights, 'd', 'test')
+  assert found.name == 'eval_x_y_d_test.json'
+
+
+def test_other_folders_of_data_have_a_report_of_their_own(
+    tmp_path, monkeypatch
+):
+  recipe = recipes.digits('rmt_compact')
+  recipe.data.name, recipe.data.dir = 'd', str(tmp_path)
+  weights = types.SimpleNamespace(
+      recipe=recipe, step=7, which='raw', folder=tmp_path / 'run'
+  )
+
+  def name(data, data_dir):
+    return evaluate_run.report_path(
+        'eval', 'run', weights, data, 'test', data_dir=data_dir
+    ).name
+
+  assert name('d', str(tmp_path)) == 'eval_test_7.json'
+  assert name('d', '/x/jpeg') == 'eval_jpeg_test_7.json'
+  assert name('e', '/x/jpeg') == 'eval_e_jpeg_test_7.json'
+  # The default folder may be named, too.
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  recipe.data.dir = ''
+  assert name('d', str(tmp_path)) == 'eval_test_7.json'
+
+
+def test_long_paths_have_names_that_can_be_written():
   weights = types.SimpleNamespace(
       recipe=None, step=None, which='raw', folder=pathlib.Path()
   )
-  if source == 'runs/a':
-    weights.recipe = recipes.digits('rmt_compact')
-    weights.recipe.data.name = 'd'
-    weights.step, weights.folder = 7, pathlib.Path(source)
-  how = {'data': 'd', 'split': 'test'} | changes
-  weights.which = how.pop('which', 'raw')
-  found = evaluate_run.report_path('eval', source, weights, **how)
-  assert found == pathlib.Path(path)
+  names = [
+      evaluate_run.report_path(
+          'eval', f'/{"ü" * 120}/{last}', weights, 'd', 'test'
+      ).name
+      for last in 'ab'
+  ]
+  assert len({*names}) == 2 and max(map(len, map(str.encode, names))) < 200
+  assert names[0].endswith('_a_d_test_' + names[0][-13:])
+
+
+def test_every_slice_has_a_report_of_its_own():
+  def path(split, which='raw', **how):
+    weights = types.SimpleNamespace(
+        recipe=None, step=7, which=which, folder=pathlib.Path()
+    )
+    found = evaluate_run.report_path(
+        'evaluation', 'w', weights, 'd', split, **how
+    )
+    return found.name
+
+  slices = ['test', 'test[:1000]', 'test[1000:]', 'test[:10%]', 'test[:10]']
+  assert len(set(map(path, slices))) == len(slices)
+  assert path('test', image_size=64) == 'evaluation_w_d_test_7_64px.json'
+  assert path('test', 'ema') == 'evaluation_w_d_test_7_ema.json'
 
 
 def test_classes_that_begin_alike_are_numbered():

@@ -444,7 +444,7 @@ def test_command_writes_a_report_of_weights(tmp_path, monkeypatch, capsys):
   safetensors_file.write(own / 'model.safetensors', variables, card)
   files.write_json(own / 'config.json', card.to_dict())
   arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
-  assert main.main(['analyze', 'own', *arguments]) == 0
+  assert main.main(['analyze', str(own), *arguments]) == 0
   path = tmp_path / 'analysis_own_digits_val.json'
   report = json.loads(path.read_text())
   assert report['images'] == 3 and len(report['stages']) == 2
@@ -454,10 +454,23 @@ def test_command_writes_a_report_of_weights(tmp_path, monkeypatch, capsys):
   assert 'entropy' in capsys.readouterr().out
 
 
+@pytest.fixture
+def unmeasured(monkeypatch):
+  """Fails if anything is measured."""
+  monkeypatch.setattr(attention, 'analyze', lambda *args, **how: 1 / 0)
+
+
+@pytest.mark.usefixtures('unmeasured')
+def test_two_reports_of_one_name_are_refused(tmp_path):
+  with pytest.raises(UserError, match='the reports of digits_small and digits'):
+    analysis.analyze_runs(['digits_small'] * 2, data='digits', out=tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures('unmeasured')
 def test_every_model_is_checked_before_the_first_is_measured(
     monkeypatch, tmp_path
 ):
-  monkeypatch.setattr(attention, 'analyze', lambda *args, **how: 1 / 0)
   load = weights_lib.load
 
   def changed(path, **how):

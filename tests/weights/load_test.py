@@ -91,8 +91,7 @@ def test_weights_are_evaluated_outside_of_their_folder(
   before = sorted(copy.iterdir())
   monkeypatch.chdir(tmp_path)
   quiet = Terminal(io.StringIO())
-  source = copy.relative_to(tmp_path)
-  report = evaluate_run.evaluate_run(source, split='val', terminal=quiet)
+  report = evaluate_run.evaluate_run(copy, split='val', terminal=quiet)
   assert report['accuracy'] > 0.9 and report['step'] is None
   path = tmp_path / 'evaluation_model_export_digits_val.json'
   assert json.loads(path.read_text()) == report
