@@ -453,6 +453,8 @@ def _measure(args):
       for name in args.model
       for task in tasks or ['train', 'inference']
   ]
+  if args.peers and (args.scaling or args.depthwise):
+    raise UserError('--scaling and --depthwise take no --peers')
   for peer in args.peers:
     peer_of(specs[0], peer)  # Mistakes stop before anything is measured.
   if args.json:

@@ -146,9 +146,8 @@ def _classify(args, images, weights, terminal):
     files.check_can_write(pathlib.Path(args.maps) / 'image.png')
   loaded = _load(args, weights, terminal)
   top = args.top or 5
-  found = _predict_each(loaded, images, terminal, top)
-  if (table or args.json) and not args.maps:  # Maps have a line an image.
-    found = parallel.with_bar(found, 'predicting', len(images))
+  bar = bool(table or args.json) and not args.maps  # which have a line an image
+  found = _predict_each(loaded, images, terminal, top, bar=bar)
   rows, classes = [], {
       image_paths.composed(name): name for name in loaded.class_names
   }
@@ -283,8 +282,11 @@ def _load(args, weights, terminal):
   return loaded
 
 
-def _predict_each(loaded, images, terminal, *how):
-  """Yields the predictions of images; those that cannot be read are named."""
+def _predict_each(loaded, images, terminal, *how, bar=False):
+  """Yields the predictions of images; those that cannot be read are named.
+
+  A bar begins after the first, whose program had to be compiled.
+  """
 
   def skip(message):
     terminal.end_line()
@@ -295,6 +297,8 @@ def _predict_each(loaded, images, terminal, *how):
   with terminal.busy('Compiling the model and predicting'):
     first = [*itertools.islice(found, 1)]
   yield from first
+  if bar:
+    found = parallel.with_bar(found, 'predicting', len(images) - len(first))
   yield from found
 
 

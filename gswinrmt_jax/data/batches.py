@@ -5,7 +5,7 @@ batched. Images in memory are gathered a batch of rows at a time.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+import functools
 
 import numpy as np
 
@@ -80,14 +80,22 @@ def train_batches(
     key = np.array([seed, position(index)], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
+  def gather(indices):
+    rows = np.array([*map(row_at, indices)], np.int32)
+    return {**records.gather(rows), 'row': rows}
+
+  def read(index):
+    row = row_at(index)
+    rng = generator(index) if records.is_random else None
+    return {**records.read(row, rng), 'row': np.int32(row)}
+
   return _stream(
-      records,
-      row_at,
       range(start_step, _ENDLESS),
       batch_size,
       share,
-      lambda place, row: {'row': np.int32(row)},
-      generator=generator,
+      read if isinstance(records, OnTheFly) else None,
+      gather,
+      workers=getattr(records, 'workers', 0),
   )
 
 
@@ -113,36 +121,47 @@ def eval_batches(
     UserError: If a record cannot be decoded.
   """
   count = len(records)
+
+  def gather(indices):
+    rows = np.minimum(indices, count - 1)
+    mask = np.float32(rows == indices)
+    return {**records.gather(rows), 'mask': mask}
+
+  @functools.cache
+  def padding():
+    return records.read(count - 1)
+
+  def read(index):
+    record = records.read(index) if index < count else padding()
+    return {**record, 'mask': np.float32(index < count)}
+
   return _stream(
-      records,
-      lambda index: min(index, count - 1),
       range(-(-count // batch_size)),
       batch_size,
       share,
-      lambda place, row: {'mask': np.float32(place < count)},
+      read if isinstance(records, OnTheFly) else None,
+      gather,
   )
 
 
 def _stream(
-    records: Records,
-    row_at: Callable[[int], int],
     steps: range,
     batch_size: int,
     share: tuple[int, int],
-    add: Callable[[Any, Any], Batch],
-    generator: Callable[[int], np.random.Generator] | None = None,
+    read: Callable[[int], Batch] | None,
+    gather: Callable[[range], Batch],
+    workers: int = 0,
 ) -> Iterator[Batch]:
   """Yields batches of records.
 
   Args:
-    records: The records.
-    row_at: Returns the row of a place in the stream of all processes.
-    steps: Indices of the batches; batch s has the places s b to (s + 1) b - 1.
+    steps: Indices of the batches; batch s has the places s b to (s + 1) b - 1
+      in the stream of all processes.
     batch_size: As in `train_batches`.
     share: As in `train_batches`.
-    add: Returns what batches have besides the arrays of the records, for a
-      place and its row, or for several.
-    generator: Returns the random generator of a place; None for evaluation.
+    read: Returns the record of a place, if records are decoded one by one.
+    gather: Returns those of adjacent places, if they are in memory.
+    workers: Processes that read; 0 for threads.
   """
   import grain
 
@@ -153,27 +172,19 @@ def _stream(
     """Returns the place where this process's part of a batch begins."""
     return steps[step] * batch_size + process * size
 
-  def gather(step):
-    places = range(first(step), first(step) + size)
-    rows = np.array([*map(row_at, places)], np.int32)
-    return {**records.gather(rows), **add(np.array(places), rows)}
-
-  def read(index):
-    step, offset = divmod(index, size)
-    place = first(step) + offset
-    rng = generator(place) if generator and records.is_random else None
-    row = row_at(place)
-    return {**records.read(row, rng), **add(place, row)}
-
-  if not isinstance(records, OnTheFly):
+  if read is None:
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
-    found = grain.MapDataset.range(len(steps)).map(gather)
+    found = grain.MapDataset.range(len(steps)).map(
+        lambda step: gather(range(first(step), first(step) + size))
+    )
     return parallel.in_threads(found, threads=1)
 
-  found = grain.MapDataset.range(len(steps) * size).map(read)
-  if generator and records.workers:
-    return parallel.in_processes(found.batch(size), records.workers)
+  found = grain.MapDataset.range(len(steps) * size).map(
+      lambda index: read(first(index // size) + index % size)
+  )
+  if workers:
+    return parallel.in_processes(found.batch(size), workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records
   # between threads one by one takes longer than decoding small images. All
   # threads together read at most about two batches ahead, or two images for

@@ -52,7 +52,7 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   classes = {
       split: folders(root / part, ignored) for split, part in parts.items()
   }
-  first = next(iter(parts))  # train, or undivided
+  first = next(iter(parts))  # It says which classes there are.
   own = classes[first]
   names = set().union(*classes.values())
   names = sorted(sorted(names), key=image_paths.composed)

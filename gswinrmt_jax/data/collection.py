@@ -144,10 +144,15 @@ def check(collection: Collection) -> None:
   """
   if 'train' not in collection.splits:
     there = ', '.join(f'{split}/' for split in collection.splits)
-    raise UserError(f'{collection.root} has {there} but no train/')
+    of_classes = ' for each class' * collection.labels.by_class
+    raise UserError(
+        f'{collection.root} has {there} but no train/ with images{of_classes}'
+    )
   for name, count in Counter(collection.class_names).items():
-    if not name or count > 1:
-      raise UserError(f'two classes have the name {name!r}, or one has none')
+    if not name:
+      raise UserError(f'{collection.root}: a class has no name')
+    if count > 1:
+      raise UserError(f'{collection.root}: {count} classes are named {name!r}')
     # TFDS stores class names as lines of a text file, stripped.
     if not image_paths.is_utf8(name):
       raise UserError(f'the class {name!a} is not UTF-8: rename it')

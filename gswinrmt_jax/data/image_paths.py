@@ -132,7 +132,10 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   names = sorted(os.listdir(folder))
   shown = [n for n in names if not n.startswith('.') and n not in _JUNK]
   for name in shown:
-    _check_name(folder, name)
+    if not is_utf8(name):
+      raise UserError(
+          f'{folder} has a name that is not UTF-8, {name!r}: rename it'
+      )
   ignored['hidden'] += len(names) - len(shown)
   return shown
 
@@ -207,10 +210,3 @@ def _members(file, path):
     raise UserError(
         f'{path} is damaged, or not an uncompressed tar ({error})'
     ) from error
-
-
-def _check_name(place, name):
-  if not is_utf8(name):
-    raise UserError(
-        f'{place} has a name that is not UTF-8, {name!r}: rename it'
-    )

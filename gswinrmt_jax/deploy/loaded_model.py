@@ -147,7 +147,14 @@ def read_each(
   """Yields the name of each image, and the image, see `read`.
 
   Messages of those that cannot be read go to `skip`; None raises the error.
+
+  Raises:
+    ValueError: If there is no sequence, or as `read`.
   """
+  if not is_many(images):
+    raise ValueError(
+        'images is one image: must be a sequence; `predict` takes both'
+    )
   for image in images:
     name = str(image) if isinstance(image, (str, pathlib.Path)) else 'image'
     try:

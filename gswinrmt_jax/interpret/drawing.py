@@ -59,6 +59,8 @@ def write(
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
     figures['gate.png'] = _gate(maps, pixels)
+  for name in {'decay_kernels.png', 'gate.png'} - figures.keys():
+    (directory / name).unlink(missing_ok=True)  # another model's
   return [
       _save(directory / name, figure, title) for name, figure in figures.items()
   ]

@@ -29,11 +29,13 @@ def check(extents: Extents, shape: tuple[Any, ...]) -> None:
   if extents is None:
     return
   batch, height, width, _ = shape
-  signed = jnp.issubdtype(extents.dtype, jnp.signedinteger)
-  if extents.shape != (batch, 2) or not signed:  # `strided` negates.
+  # `strided` negates. Lists are refused, as they lack arithmetic.
+  dtype = getattr(extents, 'dtype', np.dtype(object))
+  signed = jnp.issubdtype(dtype, jnp.signedinteger)
+  if np.shape(extents) != (batch, 2) or not signed:
     raise ValueError(
         f'extents must be an array [{batch}, 2] of signed integers, a height '
-        f'and a width of each image, not {list(extents.shape)} {extents.dtype}.'
+        f'and a width of each image, not {list(np.shape(extents))} {dtype}.'
     )
   if isinstance(extents, jax.core.Tracer):
     return

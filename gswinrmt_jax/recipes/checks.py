@@ -60,6 +60,9 @@ def _check_together(config):
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two step numbers'
     refuse('profile_steps', config.profile_steps, wanted)
+  # Bounds `image_size / eval_crop`, the size that images are resized to.
+  if 0 < data.eval_crop < 0.1:
+    refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
   longer, shorter = data.fit_within
   if longer < shorter or bool(longer) != bool(shorter):
     refuse(

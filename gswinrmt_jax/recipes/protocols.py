@@ -261,7 +261,10 @@ def with_argument(
   if argument != 'smoke':
     names = (*words, *(_READINGS if table2 else ()), 'smoke')
     known = ', '.join(f"'{name}'" for name in names)
-    raise UserError(f"unknown argument '{argument}' (known: {known})")
+    raise UserError(
+        f"unknown or misplaced argument '{argument}' (known, in this order: "
+        f'{known})'
+    )
   small = digits(config.model.name)
   narrow = {
       path: min(16, value)

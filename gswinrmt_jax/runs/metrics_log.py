@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.checkpoints import raw_and_ema
-from gswinrmt_jax.errors import RunError
+from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.runs.progress import Progress
 from gswinrmt_jax.runs.scores import SCORES
 from gswinrmt_jax.runs.writers import JsonLines, TensorBoard
@@ -199,6 +199,25 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
     with contextlib.suppress(ValueError):  # part of a line, or zeros
       entries.append(json.loads(line))
   return entries
+
+
+def check_new(folder: pathlib.Path) -> None:
+  """Refuses to start again in a folder whose checkpoints were removed.
+
+  A new run would overwrite the log. A run that was killed before its first
+  checkpoint was complete may start again: it has no summary, and has logged at
+  most two validations, as the second save waits for the first.
+
+  Raises:
+    UserError: If there is a summary, or three validations or more are logged.
+  """
+  validations = [e for e in read_metrics(folder) if e['kind'] == 'epoch']
+  if len(validations) > 2 or (folder / 'summary.json').exists():
+    raise UserError(
+        f'{folder} has the log or the summary of a run, but no checkpoint: put '
+        'the checkpoints back, choose another --workdir, or remove '
+        'metrics.jsonl and summary.json to start again at step 0'
+    )
 
 
 def interval_means(steps: list[Mapping[str, Any]]) -> dict[str, float]:

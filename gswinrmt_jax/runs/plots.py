@@ -352,12 +352,15 @@ def denormalize(
 
 
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
-  """Lists the one or two heaviest classes, each in a line like `cat: 0.71`."""
-  heaviest = np.argsort(-np.asarray(target), kind='stable')[:2]
+  """Lists the one or two heaviest classes, each in a line like `cat: 0.71`.
+
+  A second one is not listed if label smoothing alone explains its weight: if it
+  is as light as the lightest.
+  """
+  first, *others = np.argsort(-np.asarray(target), kind='stable')
+  second = [k for k in others[:1] if target[k] > target[others[-1]]]
   return '\n'.join(
-      f'{class_names[label]}: {target[label]:.2f}'
-      for label in heaviest
-      if target[label]
+      f'{class_names[k]}: {target[k]:.2f}' for k in [first, *second]
   )
 
 

@@ -117,7 +117,7 @@ def check_config(
     raise UserError(
         f'{path} belongs to another config: {"; ".join(shown)}; choose another '
         '--workdir (--config.init_from=RUN starts there from the weights of '
-        'this run)'
+        'this run, if it has any)'
     )
 
 

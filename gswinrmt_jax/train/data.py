@@ -1,5 +1,6 @@
 """The records of a run and their batches, on the devices."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
@@ -170,8 +171,11 @@ def with_own_splits(
 def check_apart(config: ml_collections.ConfigDict, run: pathlib.Path) -> None:
   """Raises UserError if the run folder would be among the class folders."""
   folder = datasets.folder_of(config.data.name, config.data.dir)
-  inside = folder and run.resolve().is_relative_to(folder.resolve())
-  if inside and not class_folders.have_splits(folder):
+  parts = class_folders.split_folders(folder, Counter()) if folder else {}
+  if any(
+      run.resolve().is_relative_to((folder / part).resolve())
+      for part in parts.values()
+  ):
     raise UserError(
         f'the run folder {run} is in the folder of the data, where it would be '
         f'a class: choose one outside of {folder} with --workdir'

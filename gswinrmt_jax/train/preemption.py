@@ -94,7 +94,7 @@ class Preemption:
       when = 'the next logged step, as all processes do'
     text = (
         f'\n{signal.Signals(number).name}: the run ends after {when}, with a '
-        'checkpoint; a second signal stops it at once\n'
+        'checkpoint; a second SIGTERM or Ctrl-C stops it at once\n'
     )
     # The signal may have interrupted `print`. Nobody may be reading.
     with contextlib.suppress(OSError):

@@ -224,12 +224,8 @@ def _open(config, folder, terminal, locked):
   if newest:
     saved = recipes.from_json(newest[1]['config'], str(newest[0]))
     run_folder.check_config(saved, config, newest[0])
-  if not checkpoints.steps() and (folder / 'summary.json').exists():
-    raise UserError(
-        f'{folder} has a summary, but no checkpoint: put the checkpoints back, '
-        'choose another --workdir, or remove summary.json to start again at '
-        'step 0'
-    )
+  if not checkpoints.steps():
+    metrics_log.check_new(folder)
   # A resumed run has already started from these weights.
   init_from = None
   if config.init_from and not checkpoints.steps():

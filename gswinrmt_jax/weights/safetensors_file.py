@@ -71,10 +71,11 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
     with safetensors.safe_open(path, framework='numpy') as file:
       metadata = file.metadata() or {}
       arrays = {name: file.get_tensor(name) for name in file.keys()}
-  # NumPy lacks some dtypes, such as float8: an AttributeError.
-  except (safetensors.SafetensorError, OSError, AttributeError) as error:
+  except (safetensors.SafetensorError, OSError) as error:
     reason = printable(str(error))[:160]
     raise UserError(f'{path} is damaged: {reason}') from error
+  except AttributeError as error:  # NumPy lacks float8, for one.
+    raise UserError(f'{path} cannot be read: {error}') from error
   text, expected = metadata.get(_CARD, ''), metadata.get(_CHECKSUM)
   if expected is not None and expected != str(_checksum(arrays, text)):
     raise UserError(

@@ -71,7 +71,7 @@ def read(path: pathlib.Path) -> Any:
 
 
 def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
-  """Writes nested dicts of arrays, numbers, text and lists, atomically."""
+  """Writes nested dicts of arrays, integers, text and lists, atomically."""
   arrays = []
   program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
   with (

@@ -84,7 +84,7 @@ def test_other_arguments_are_refused():
       UserError, match="'torchvision', 'deit', 'plain', 'smoke'"
   ):
     recipe_files.load('cifar10_rmt:timm', [])
-  with pytest.raises(UserError, match=r"\(known: 'smoke'\)"):
+  with pytest.raises(UserError, match=r"\(known, in this order: 'smoke'\)"):
     recipe_files.load('digits_rmt:plain', [])
 
 

@@ -117,11 +117,14 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
     [
         ('cifar10_swta', 'cifar10_swta (did you mean cifar10_swat?)'),
         ('nowhere/x.py', 'nowhere/x.py; `gswinrmt train --help` lists the rec'),
-        ('digits_rmt:smok', "'smok' (known: 'smoke')"),
+        ('digits_rmt:smok', "'smok' (known, in this order: 'smoke')"),
         ('imagenet_rmt', 'name one of t, s, b, l after the colon'),
         ('imagenet_rmt:t,token_label', 'T has no dense head'),
-        ('imagenet_rmt:s,token_label,x', "'x' (known: 'smoke')"),
-        ('imagenet_rmt:t,smok', "'smok' (known: 'token_label', 'smoke')"),
+        ('imagenet_rmt:s,token_label,x', "'x' (known, in this order: 'smoke')"),
+        (
+            'imagenet_rmt:t,smok',
+            "'smok' (known, in this order: 'token_label', 'smoke')",
+        ),
         ('digits_rmt sed=1', 'sed (did you mean --config.seed?)'),
         (
             'digits_rmt model.dephts=(1,)',

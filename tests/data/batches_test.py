@@ -213,6 +213,19 @@ def test_evaluation_has_each_record_once_and_masks_the_padding(of, count, size):
     _assert_equal(_joined(parts), batches)
 
 
+def test_the_image_of_the_padding_is_decoded_once(monkeypatch):
+  """Or once in each thread, if several ask for it at the same time."""
+  load, rows = Images.load, []
+
+  def counted(self, row):
+    rows.append(row)
+    return load(self, row)
+
+  monkeypatch.setattr(Images, 'load', counted)
+  evaluated(Images(noise(9)), batch_size=250)
+  assert rows.count(8) <= 1 + parallel.cores()
+
+
 def test_a_box_says_what_was_cropped_of_which_record():
   (batch,) = take(1, cropped(), batch_size=9, seed=3)
   assert batch['box'].dtype == np.float32

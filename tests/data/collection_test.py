@@ -119,9 +119,9 @@ def _made(names=('a', 'b'), train=(0, 1), **splits):
         ({'names': ('a', 'b\ud83d')}, r"'b\\ud83d' is not UTF-8"),
         (
             {'names': ('a', 'a')},
-            "two classes have the name 'a', or one has none",
+            "2 classes are named 'a'",
         ),
-        ({'names': ('', 'a')}, "the name '', or one has none"),
+        ({'names': ('', 'a')}, 'a class has no name'),
         ({'train': (0, 0)}, "class 'b' has no image to train with"),
         ({'val': ()}, 'no image is left for val'),
     ],

@@ -175,8 +175,9 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
   (tmp_path / 'labels/train/c.png').rename(tmp_path / 'labels/train/d.png')
   said = _said(tmp_path)
   assert said.startswith(
-      '2 of 5 images cannot be used, the first train/c.jpg (has no label image '
-      f'of the same name in {tmp_path}/labels); all are in '
+      '2 of 5 images cannot be used, the first train/c.jpg (has no label '
+      f'image of the same name (see --label-ending) in {tmp_path}/labels); '
+      'all are in '
   )
   listed = (tmp_path / 'out/scenes-damaged.txt').read_text('utf-8')
   assert f'{tmp_path}/labels/train/d.png\tis without an image' in listed
@@ -195,12 +196,15 @@ def test_labels_by_other_names(names, first, tmp_path):
   for path in list((tmp_path / 'labels').rglob('*.png')):
     path.rename(path.with_name(f'{path.stem}_L.png'))
   said = f'no image is left for train: {first}'
-  same = f'has no label image of the same name in {tmp_path}/labels'
+  same = r'has no label image of the same name \(see --label-ending\) in '
+  same += f'{tmp_path}/labels'
   assert re.search(f'{said}.*{same}$', _said(tmp_path))
   said = _said(tmp_path, '--image-ending=_R')
   assert re.search(r'labels/.*_L\.png is without an image in .*/images$', said)
   said = _said(tmp_path, '--label-ending=L')
-  assert said.endswith(f'whose name ends in L in {tmp_path}/labels')
+  assert said.endswith(
+      f'whose name ends in L before the suffix in {tmp_path}/labels'
+  )
   shares = [] if 'train/a' in names else ['--val=0.4', '--test=0']
   _run(tmp_path, '--label-ending=_L', *shares)
 
@@ -215,7 +219,7 @@ def test_images_and_label_images_in_one_folder(tmp_path, capsys):
     image_files.write(tmp_path / 'images', [f'{name}_color.png'])
   options = [f'--labels={tmp_path}/images', '--label-ending=_ids']
   said = _said(tmp_path, *options)
-  assert 'has no label image whose name ends in _ids in' in said
+  assert 'has no label image whose name ends in _ids before the suffix' in said
   _run(tmp_path, *options, '--image-ending=_rgb')
   assert 'skipped: with another ending 4' in capsys.readouterr().out
   records = datasets.load(

@@ -247,6 +247,12 @@ def test_images_that_are_no_pixels_are_refused(loaded, image, method):
     loaded.preprocess(image)
 
 
+def test_one_image_is_no_sequence(loaded):
+  for one in ('digit.png', np.zeros((32, 32, 3), np.uint8)):
+    with pytest.raises(ValueError, match='images is one image: must be a seq'):
+      next(loaded.predict_each(one))
+
+
 def test_images_of_any_size(loaded):
   """A model of another size: `docs_python_test`."""
   tall = PIL.Image.new('RGB', (50, 90))

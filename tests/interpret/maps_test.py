@@ -360,6 +360,21 @@ def test_four_whole_pictures_in_a_new_directory(tmp_path):
     assert (border == 255).all()
 
 
+def test_pictures_of_another_model_are_removed(tmp_path):
+  """This one has neither decay nor gate."""
+  for name in NAMES:
+    (tmp_path / f'{name}.png').write_text('of another')
+  maps = _maps()
+  first, *_ = (
+      dataclasses.replace(stage, kernel=None, gate=None)
+      for stage in maps.stages
+  )
+  maps = dataclasses.replace(maps, stages=(first,))
+  paths = drawing.write(tmp_path, maps, PICTURE)
+  assert [path.stem for path in paths] == ['attention_reach', 'grad_cam']
+  assert sorted(tmp_path.iterdir()) == paths
+
+
 def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
   """8 of 16 heads, evenly spaced; a frame marks each token's pixels."""
   figure = drawing._reach(_maps(), PICTURE)

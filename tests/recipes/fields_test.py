@@ -279,7 +279,7 @@ def test_the_argument_is_smoke_or_refused():
   assert smoke.augment == original.augment  # the same code path
   assert smoke.dtype == original.dtype
   assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
-  with pytest.raises(UserError, match=r"unknown argument 'smok' .*'smoke'"):
+  with pytest.raises(UserError, match=r"misplaced argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
 
 
@@ -368,6 +368,7 @@ def test_every_field_has_a_meaning_and_an_allowed_default():
         ('data.crop_scale', (0.0, 1.0), 'two numbers above 0'),
         ('data.crop_ratio', (2.0, 1.0), 'not above the second$'),
         ('data.eval_crop', 0.5, 'eval_crop needs config.data.image_size'),
+        ('data.eval_crop', 0.09, 'is 0.09: must be 0, or from 0.1 to 1'),
         ('data.train_crop', 'random_resized', 'needs config.data.storage='),
         ('data.repeats', 22, r'to a third of config\.batch_size, 64'),
         ('token_label_weight', 0.5, 'token labels need both'),

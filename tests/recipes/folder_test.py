@@ -336,6 +336,8 @@ def test_a_run_among_the_classes_is_refused(own, monkeypatch):
   for name in ('ant', 'bee'):
     (own / name).rename(own / 'train' / name)
   data_lib.check_apart(config, own / 'runs')
+  with pytest.raises(UserError, match='where it would be a class'):
+    data_lib.check_apart(config, own / 'train' / 'runs')
 
 
 def test_crops_that_may_be_black_are_refused(own, tmp_path):

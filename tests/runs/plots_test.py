@@ -303,7 +303,7 @@ def test_denormalize_undoes_normalize():
     ('target', 'said'),
     [
         ([0.1, 0.2, 0.7], 'hen: 0.70\ndog: 0.20'),
-        ([1.0, 0.0], 'cat: 1.00'),
+        ([0.9, 0.05, 0.05], 'cat: 0.90'),
         ([1.0], 'cat: 1.00'),
     ],
 )

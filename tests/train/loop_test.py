@@ -160,14 +160,17 @@ def test_a_tested_run_does_not_train_again_if_its_last_checkpoint_is_gone(
   assert 'test' not in loaded
 
 
-def test_a_finished_run_without_its_checkpoints_does_not_start_again(
-    unbroken_run, tmp_path
+@pytest.mark.parametrize('lost', [None, 'metrics.jsonl', 'summary.json'])
+def test_a_run_without_its_checkpoints_does_not_start_again(
+    unbroken_run, tmp_path, lost
 ):
   folder = shutil.copytree(unbroken_run, tmp_path / 'run')
   shutil.rmtree(folder / 'checkpoints')
-  with pytest.raises(UserError, match='has a summary, but no checkpoint: put'):
+  if lost:
+    (folder / lost).unlink()
+  with pytest.raises(UserError, match='of a run, but no checkpoint: put'):
     tiny_parts.train(folder)
-  for name in ('metrics.jsonl', 'summary.json'):
+  for name in {'metrics.jsonl', 'summary.json'} - {lost}:
     assert (folder / name).read_bytes() == (unbroken_run / name).read_bytes()
 
 

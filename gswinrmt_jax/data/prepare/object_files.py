@@ -261,7 +261,7 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       root, boxes, ignored, suffix=suffix, optional=kind.optional
   )
   if lists and UNDIVIDED not in splits:
-    raise UserError(f'{root} has its own train/: leave out --val and --test')
+    raise UserError(f'{root} has its own splits: leave out --val and --test')
   images = [image for part in splits.values() for image in part]
   if lists:
     splits = _listed(root, images, lists)

@@ -78,8 +78,8 @@ class ObjectLabels(ClassLabels):
       if they cannot be used; the message says why.
     num_classes: Number of classes.
     masks: Whether every object has a mask, and masks are stored; see `check`.
-    hints: What it suggests of boxes that are `outside`, and of many that are
-      `cut`, unless masks show where objects are.
+    hints: What it suggests of boxes that are `outside` or `elsewhere`, and,
+      unless masks show where objects are, of many that are `cut`.
   """
 
   by_class = False
@@ -165,13 +165,14 @@ class ObjectLabels(ClassLabels):
     train = table[: len(collection.splits['train'])]
     if all(objects.crowds.all() for objects in train['objects']):
       crowds = sum(len(objects.crowds) for objects in train['objects'])
-      said = [counted(crowds, 'crowd')]
+      said = [counted(crowds, 'crowd')] * bool(crowds)
       for name in ('empty', 'outside'):
-        boxes = counted(int(train[name].sum()), 'box', 'boxes')
-        said.append(_ODD[name].format(boxes))
+        if count := int(train[name].sum()):
+          said.append(_ODD[name].format(counted(count, 'box', 'boxes')))
       if train['outside'].any() and 'outside' in self.hints:
         said.append(self.hints['outside'])
-      raise UserError(f'no image of train has an object: {"; ".join(said)}')
+      why = f': {"; ".join(said)}' * bool(said)
+      raise UserError(f'no image of train has an object{why}')
     elsewhere = _where(collection.images, table['elsewhere'])
     total = sum((~objects.crowds).sum() for objects in table['objects'])
     if 2 * elsewhere['count'] > total:

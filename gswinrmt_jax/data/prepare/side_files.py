@@ -126,7 +126,9 @@ def paired(
         'both must be divided in the same way; add what is missing, or move '
         'the other folder elsewhere'
     )
-  named = f'whose name ends in {of_labels}' if of_labels else 'of the same name'
+  named = 'of the same name' + ' (see --label-ending)' * (not ending)
+  if of_labels:
+    named = f'whose name ends in {of_labels} before the suffix'
   what = suffix or f'label image {named}'
   splits, unpaired = {}, {}
   for split, pictured in images.items():
