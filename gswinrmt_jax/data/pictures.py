@@ -88,8 +88,8 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   """Decodes an image to RGB, applying its EXIF orientation.
 
-  Transparent parts become white, but for the transparent colour of a PNG of 16
-  bits, or of 2-bit or 4-bit grey, which is kept.
+  Transparent parts become white. Pillow misreads, and this keeps, the
+  transparent colour of a PNG of 16-bit RGB, or of 2-bit or 4-bit grey.
 
   Pixels of more than eight bits are scaled to eight by their data type, not
   their maximum, so that the darker of two images stays darker: the range is 0
@@ -331,7 +331,12 @@ def _upright(image):
 
 def _to_rgb(image):
   if image.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
-    return _to_eight_bits(image).convert('RGB')
+    rgb = _to_eight_bits(image).convert('RGB')
+    clear = image.info.get('transparency')
+    if isinstance(clear, int):
+      mask = PIL.Image.fromarray(np.asarray(image) == clear)
+      rgb.paste(_WHITE[:3], mask=mask)
+    return rgb
   if image.has_transparency_data:
     image = image.convert('RGBA')
     paper = PIL.Image.new('RGBA', image.size, _WHITE)

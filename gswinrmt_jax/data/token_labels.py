@@ -101,12 +101,16 @@ def open_maps(
   except (OSError, ValueError, EOFError) as error:
     raise UserError(f'{folder} has no label maps: {error}') from error
   expected = _expected(name, split, data_dir)
+  if isinstance(meta.get('name'), str):  # once, the path of class folders
+    meta['name'] = pathlib.Path(meta['name']).name
   for field, wanted in expected.items():
     if (found := meta.get(field)) != wanted:
       raise UserError(
           f'the label maps in {folder} are not for {name} {split!r}: '
           f'{field} is {found!r} there and {wanted!r} here'
       )
+  if 'checksum' not in meta:
+    raise UserError(f'{folder} is damaged: {_META} has no checksum')
   found = [(a.dtype, a.shape) for a in (index, score)]
   shape = (expected['records'], *index.shape[1:])
   if index.ndim != 4 or found != [(np.uint16, shape), (np.float16, shape)]:

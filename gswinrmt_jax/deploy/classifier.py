@@ -249,7 +249,8 @@ class LoadedClassifier(LoadedModel):
         takes the middle.
 
     Raises:
-      UserError: If the point is outside the image.
+      UserError: If the point is outside the image, or every stage has a single
+        token.
     """
     pixels = self.pixels(image)
     found = maps.compute(

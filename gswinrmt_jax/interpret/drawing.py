@@ -8,9 +8,15 @@ import warnings
 import numpy as np
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret.maps import Maps
 from gswinrmt_jax.terminal import printable
 
+# The value that is drawn white, and what the colours mean, by gate function.
+_GATES = {
+    'sigmoid': (0.5, 'Red: open; blue: closed; white: 0.5.'),
+    'swish': (0.0, 'Red: positive; blue: negative; white: 0, closed.'),
+}
 MAX_HEADS = 8  # per stage; more would be too small to see
 _DPI = 200
 
@@ -39,12 +45,20 @@ def write(
 
   Raises:
     ValueError: If `pixels` is not uint8 or not of the same size as the maps.
+    UserError: If every stage has a single token.
   """
   pixels = np.asarray(pixels)
   if pixels.dtype != np.uint8 or pixels.shape != (*maps.size, 3):
     raise ValueError(
         f'the pixels are {pixels.dtype} {pixels.shape}, not uint8 '
         f'{(*maps.size, 3)}'
+    )
+  stages, _ = _with_several_tokens(maps)
+  if not stages:
+    height, width = maps.size
+    raise UserError(
+        f'at {height}x{width} pixels, every stage has a single token: there is '
+        'no attention to draw; choose a larger image size'
     )
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)
@@ -53,22 +67,27 @@ def write(
       'grad_cam.png': _grad_cam(
           maps, pixels, class_name or f'class {maps.label}'
       ),
+      'decay_kernels.png': None,
+      'gate.png': None,
   }
-  stages, _ = _with_several_tokens(maps)
   if any(found.kernel is not None for found in stages.values()):
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
     figures['gate.png'] = _gate(maps, pixels)
-  for name in {'decay_kernels.png', 'gate.png'} - figures.keys():
-    (directory / name).unlink(missing_ok=True)  # another model's
-  return [
-      _save(directory / name, figure, title) for name, figure in figures.items()
-  ]
+  written = []
+  for name, figure in figures.items():
+    if figure is None:  # Another model's may be there.
+      (directory / name).unlink(missing_ok=True)
+    else:
+      written.append(_save(directory / name, figure, title))
+  return written
 
 
 def _reach(maps, pixels):
   """Draws the image, then the heads of each stage."""
   panels, note = _heads(maps)
+  if any((stage_maps.weights < 0).any() for _, stage_maps, _ in panels):
+    note = f' Of negative weights, the absolute value is shown.{note}'
   figure, (first, *rest) = _grid(1 + len(panels), _ratio(pixels))
   first.imshow(pixels)
   first.set_title('image, with the token\nof each stage', fontsize=8)
@@ -85,7 +104,7 @@ def _reach(maps, pixels):
   return _explained(
       figure,
       image,
-      'Absolute attention weights of the framed token, relative to the largest '
+      'Attention weights of the framed token, relative to the largest weight '
       'of each head; grey where it is 0, as outside the window. '
       'Distance: mean Manhattan distance under the weights, in tokens.' + note,
   )
@@ -125,7 +144,7 @@ def _decay(maps):
 def _gate(maps, pixels):
   """Draws the image, and each stage's gate over it and alone, on one scale."""
   stages, note = _with_several_tokens(maps)
-  neutral = 0.5 if maps.gate_fn == 'sigmoid' else 0.0  # drawn white
+  neutral, colors = _GATES[maps.gate_fn]
   spread = max(np.abs(found.gate - neutral).max() for found in stages.values())
   scale = (neutral - spread, neutral + spread)
   # A large image, and two rows of panels to its right.
@@ -147,7 +166,7 @@ def _gate(maps, pixels):
     upper.set_title(f'stage {number}\nmean {gate.mean():.2f}', fontsize=9)
   text = (
       f'Output gate ({maps.gate_fn}), mean over channels: over the image, and '
-      f'alone. Red: above {neutral:g}; blue: below.{note}'
+      f'alone. {colors}{note}'
   )
   return _explained(figure, image, text)
 

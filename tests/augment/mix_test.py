@@ -220,3 +220,13 @@ def test_targets_of_token_boxes_by_hand():
       [0.5, 0.5],  # the last of an odd batch has no neighbour
   ]
   np.testing.assert_allclose(mixed, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('alphas', [(0.8, 0.0), (0.0, 0.8)])
+def test_the_only_one_that_is_on_is_always_used(alphas):
+  cut = jax.jit(
+      lambda key: mix.draw_lambda(
+          key, mixup_alpha=alphas[0], cutmix_alpha=alphas[1]
+      )[1]
+  )
+  assert all(cut(jax.random.key(i)) == (alphas[1] > 0) for i in range(8))

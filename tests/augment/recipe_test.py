@@ -1,11 +1,15 @@
 """Tests the augmentation fields of recipes, and the readings of Table 2."""
 
+import ast
+import re
+
 import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import rand_augment
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import cost, factory
 
 TABLE2 = [
     f'{data}_{model}'
@@ -137,3 +141,23 @@ def test_recipes_for_small_images_keep_their_protocol(name):
 def test_recipes_may_name_every_set_of_operations():
   sets = recipes.FIELDS['augment.rand_augment_set'].choices
   assert set(sets) == set(rand_augment.SETS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', SMALL)
+def test_recipes_for_small_images_cost_what_they_say(name):
+  path = recipe_files.folder() / f'{name.partition(":")[0]}.py'
+  config = recipes.resolve(recipe_files.load(name, []))
+  fields = {k: v for k, v in config.model.items() if k != 'name'}
+  model = factory.create_model(config.model.name, num_classes=10, **fields)
+  assert model.arch.strides == (2, 4, 8)
+  found = cost.count(model, (32, 32))
+  text = ast.get_docstring(ast.parse(path.read_text()))
+  family = name.partition(':')[2]
+  (line,) = re.findall(
+      rf'^  .*\b{family}\b.* [\d,]{{9,}} .*$', text, re.MULTILINE
+  )
+  assert f'{found.parameters:,}' in line and f'{found.product_macs:,}' in line
+  if 'PFLOP' in line:
+    operations = 6 * found.product_macs * config.num_epochs * 45_000
+    assert f'{operations / 1e15:.1f} PFLOP' in line

@@ -474,3 +474,11 @@ def test_a_name_that_is_not_utf8(tmp_path):
   os.rename(tmp_path / 'a/1.jpg', os.fsencode(tmp_path / 'a') + b'/\xff.jpg')
   with pytest.raises(UserError, match='not UTF-8'):
     class_folders.find(tmp_path)
+
+
+def test_images_beside_train_are_warned_of(tmp_path):
+  _write(tmp_path, 'train/a', 'train/b', count=20)
+  (tmp_path / 'loose.png').touch()
+  found = class_folders.read(tmp_path)
+  said = f'images of {tmp_path} that are in no class folder are left out: loose'
+  assert any(said in note for note in found.notes)

@@ -308,3 +308,12 @@ def test_an_image_is_not_damaged_if_memory_runs_out(tmp_path, monkeypatch):
   monkeypatch.setattr(PIL.Image.Image, 'load', load)
   with pytest.raises(MemoryError):
     pictures.read(path)
+
+
+def test_a_transparent_grey_of_sixteen_bits_is_white():
+  row = struct.pack('>HH', 1000, 40_000)
+  content = _png(
+      (2, 1, 16, 0, 0, 0, 0), [row], _chunk(b'tRNS', struct.pack('>H', 1000))
+  )
+  image = np.asarray(pictures.decode(content, 'a'))
+  np.testing.assert_array_equal(image[0, :, 0], [255, 156])

@@ -234,3 +234,12 @@ def test_maps_that_are_none_leave_nothing(maps, said, root, tmp_path):
 def test_nothing_is_overwritten(written, root):
   with pytest.raises(UserError, match='is there already'):
     _write(written, _maps(), root)
+
+
+def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
+  folder = shutil.copytree(written, tmp_path / 'maps')
+  meta = json.loads((folder / 'meta.json').read_text())
+  del meta['checksum']
+  (folder / 'meta.json').write_text(json.dumps(meta))
+  with pytest.raises(UserError, match=r'meta\.json has no checksum'):
+    _open(folder, root)

@@ -124,3 +124,29 @@ def test_pasting(want):
       np.float64(masks), np.float64(boxes), tuple(size.tolist())
   )
   reference.compare(got, want['paste/out'])
+
+
+def test_bitmaps_of_the_objects_boxes_change_few_targets():
+  """112 cells a side, of ellipses, against the bitmap of the whole image."""
+  rng = np.random.default_rng(2)
+  y, x = np.mgrid[:200, :300] + 0.5
+  targets = jax.jit(functools.partial(roi_align.mask_targets, bins=28))
+  changed = []
+  for _ in range(8):
+    centre, radius = rng.uniform((60, 90), (140, 210)), rng.uniform(20, 60, 2)
+    box = np.concatenate([(centre - radius)[::-1], (centre + radius)[::-1]])
+    inside = ((y - centre[0]) / radius[0]) ** 2 + (
+        (x - centre[1]) / radius[1]
+    ) ** 2 < 1
+    cells = (np.arange(112) + 0.5) / 56 - 1
+    crop = cells[:, None] ** 2 + cells**2 < 1
+    roi = box + rng.uniform(-10, 10, 4)
+    found = [
+        targets(bitmap[None], frame[None], roi[None])
+        for bitmap, frame in (
+            (inside, np.array([0.0, 0, 300, 200])),
+            (crop, box),
+        )
+    ]
+    changed.append(abs(found[0] - found[1]).mean())
+  assert 0 < np.mean(changed) < 0.005

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import random_variables
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, ops
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
@@ -146,6 +147,19 @@ class TestAnalyze:
     np.testing.assert_allclose(
         _known(stage['passed']), 1 / (1 + np.exp(4)), rtol=1e-4
     )
+
+  def test_the_sign_of_a_form_of_ones_own_decides(self, monkeypatch):
+    def squares(scores, decay, mask, size):
+      return scores**2 / size
+
+    def signed(scores, decay, mask, size):
+      return scores / size
+
+    monkeypatch.setitem(ops.FORMS, 'squares', squares)
+    monkeypatch.setitem(ops.FORMS, 'signed', signed)
+    attention.check(Architecture(score_fn='squares'))
+    with pytest.raises(UserError, match="score_fn='signed'"):
+      attention.check(Architecture(score_fn='signed'))
 
   def test_weights_of_both_signs_are_refused(self):
     with pytest.raises(UserError, match="score_fn='linear'"):

@@ -398,15 +398,49 @@ def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
   assert image.get_gridspec().get_geometry() == (4, 5)
 
 
-def test_stages_of_one_token_are_left_out_and_named():
-  found = _maps()
-  one = dataclasses.replace(
-      found.stages[3],
+def _one_token():
+  return dataclasses.replace(
+      _maps().stages[3],
       weights=np.ones((16, 1, 1)),
       kernel=np.ones((16, 1, 1)),
       gate=np.full((1, 1), 0.9),
   )
-  found = dataclasses.replace(found, stages=(*found.stages[:3], one))
+
+
+def test_captions_say_what_signs_mean():
+  found = _maps()
+  for gate_fn, said in (
+      (
+          'sigmoid',
+          '(sigmoid), mean over channels: over the image, and alone. '
+          'Red: open; blue: closed; white: 0.5.',
+      ),
+      ('swish', 'Red: positive; blue: negative; white: 0, closed.'),
+  ):
+    figure = drawing._gate(dataclasses.replace(found, gate_fn=gate_fn), PICTURE)
+    assert said in ' '.join(figure.get_supxlabel().split())
+  said = 'Of negative weights, the absolute value is shown.'
+  for factor in (1, -1):
+    stages = tuple(
+        dataclasses.replace(stage, weights=factor * stage.weights)
+        for stage in found.stages
+    )
+    figure = drawing._reach(dataclasses.replace(found, stages=stages), PICTURE)
+    caption = ' '.join(figure.get_supxlabel().split())
+    assert (said in caption) == (factor < 0)
+
+
+def test_stages_of_one_token_alone_are_refused(tmp_path):
+  found = dataclasses.replace(_maps(), stages=(_one_token(),))
+  with pytest.raises(UserError, match='at 40x60 pixels, every stage has a si'):
+    drawing.write(tmp_path / 'maps', found, PICTURE)
+  assert not (tmp_path / 'maps').exists()
+
+
+def test_stages_of_one_token_are_left_out_and_named():
+  found = _maps()
+  stages = *found.stages[:3], _one_token()
+  found = dataclasses.replace(found, stages=stages)
   for figure in (
       drawing._reach(found, PICTURE),
       drawing._decay(found),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import attention
+from gswinrmt_jax.ops import attention, positions
 
 # All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4
@@ -382,4 +382,24 @@ def test_a_batch_of_any_size_is_exported(blocks_of_windows):
   exported = jax.export.export(program)(shape, shape, shape)
   np.testing.assert_allclose(
       exported.call(*maps), program(*maps), rtol=0, atol=1e-6
+  )
+
+
+def test_defaults_are_those_of_the_papers():
+  rng = np.random.default_rng(0)
+  maps = [jnp.asarray(rng.normal(size=(2, 5, 7, 3, 4))) for _ in range(3)]
+  decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
+  np.testing.assert_array_equal(
+      ops.swat(*maps, decay),
+      ops.retention(*maps, decay, scaled=False, weigh=ops.sigmoid_weights),
+  )
+  np.testing.assert_array_equal(
+      ops.full_retention(*maps, decay[0]),
+      ops.full_retention(
+          *maps,
+          decay[0],
+          scaled=True,
+          weigh=ops.softmax_weights,
+          distance=positions.manhattan,
+      ),
   )

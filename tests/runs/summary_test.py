@@ -2,11 +2,13 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax.runs import scores
 from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import schedule as plan_lib
+from gswinrmt_jax.train import train_state as state_lib
 
 FACTS = {'model': 'a', 'data': 'b', 'seed': 3, 'parameters': 1234}
 PLAN = plan_lib.Schedule(
@@ -147,3 +149,13 @@ def test_a_loss_that_is_not_finite_ranks_last():
   figures = {'accuracy': 0.9, 'loss': np.nan, 'ema_accuracy': 0.1}
   assert scores.better({**figures, 'ema_loss': 2.0}) == (0.1, 'ema')
   assert scores.better({**figures, 'ema_loss': np.inf}) == (-1, 'raw')
+
+
+def test_parameter_count():
+  state = state_lib.TrainState(
+      step=0,
+      params={'a': jnp.ones((2, 3)), 'b': jnp.ones(())},
+      batch_stats={'c': jnp.ones(5)},
+      opt_state=(),
+  )
+  assert closing.parameter_count(state) == 7

@@ -2,6 +2,7 @@
 
 import io
 import json
+import types
 
 import folder_data
 import jax
@@ -30,7 +31,7 @@ from gswinrmt_jax.runs import plots, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import run as run_lib
-from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.train import schedule, train_loop, train_step, trainer
 from gswinrmt_jax.weights import load as weights
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
@@ -350,8 +351,18 @@ def test_a_batch_of_one_image_for_maps_of_one_value_is_refused(tmp_path):
       pass
   model = recipes.make_model(config, 10, (32, 32, 3))
   run_lib._check_batch(config, model, (64, 64, 3))
+  for changes in ({'freeze_statistics': True}, {'freeze': 'backbone'}):
+    config.optimizer.update(freeze='', freeze_statistics=False)
+    config.optimizer.update(changes)
+    run_lib._check_batch(config, model, (32, 32, 3))
   config.segmenter.head = 'uper'
   with pytest.raises(UserError, match='a BatchNorm that would see'):
+    run_lib._check_batch(config, model, (64, 64, 3))
+  # BatchNorms see one part of the batch at a time.
+  config.batch_size, config.accumulate_steps = 16, 8
+  run_lib._check_batch(config, model, (64, 64, 3))
+  config.accumulate_steps = 16
+  with pytest.raises(UserError, match=r'batch_size / .*accumulate_steps is 1:'):
     run_lib._check_batch(config, model, (64, 64, 3))
 
 
@@ -364,3 +375,30 @@ def test_flips_of_dense_data_are_those_of_the_recipe(task, name, monkeypatch):
   for wanted in (False, True):
     config.augment[name] = wanted
     assert getattr(data_lib.load_train(config), name) is wanted
+
+
+def test_only_a_classifier_needs_pairs(monkeypatch):
+  """Neither data nor train step pair the images of other tasks."""
+  asked = []
+
+  def stop(*_, pairs, **how):
+    asked.append(pairs)
+    raise RuntimeError('asked')
+
+  monkeypatch.setattr(mesh.Devices, 'check_batch_size', stop)
+  monkeypatch.setattr(train_step, 'make_train_step', stop)
+  for config in (
+      recipes.defaults('rmt_compact'),
+      recipes.segmentation('rmt_compact', 'fpn'),
+      recipes.detection('rmt_compact', 'retina'),
+  ):
+    with pytest.raises(RuntimeError, match='asked'):
+      data_lib.open_data(config, Terminal(io.StringIO()))
+    config = recipes.resolve(config)
+    steps = schedule.from_config(config, 1000)
+    info = datasets.info('digits')
+    with pytest.raises(RuntimeError, match='asked'):
+      trainer.build(
+          config, None, types.SimpleNamespace(devices=None, info=info), steps
+      )
+  assert asked == [True, True, False, False, False, False]

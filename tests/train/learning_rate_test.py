@@ -186,3 +186,9 @@ def test_a_drop_outside_of_the_run_or_in_the_warmup(changes):
   schedule = schedule_lib.from_config(config, 16_000)
   with pytest.raises(UserError, match=r'is \(8, 11\): both must be after the'):
     learning_rate.from_config(config.optimizer, schedule)
+
+
+def test_the_cosine_takes_both_ends():
+  rates = _rates(_config(**_ENDS), 11)
+  found = [rates[step] for step in (0, 1, 5, 10)]
+  np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
