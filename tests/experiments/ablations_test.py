@@ -100,7 +100,7 @@ def test_idle_switches_change_no_window_at_32_pixels():
             "rmt has no switch 'no_gate'; there are base, decomposed",
         ),
         ('rmt', "rmt has no switch ''; there are base, decomposed"),
-        ('rmt,gate,big', "unknown argument 'big'"),
+        ('rmt,gate,big', "misplaced argument 'big'"),
     ],
 )
 def test_mistakes_are_one_line(argument, said):
