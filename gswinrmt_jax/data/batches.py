@@ -90,10 +90,11 @@ def train_batches(
     return {**records.read(row, rng), 'row': np.int32(row)}
 
   return _stream(
+      records,
       range(start_step, _ENDLESS),
       batch_size,
       share,
-      read if isinstance(records, OnTheFly) else None,
+      read,
       gather,
       workers=getattr(records, 'workers', 0),
   )
@@ -135,32 +136,29 @@ def eval_batches(
     record = records.read(index) if index < count else padding()
     return {**record, 'mask': np.float32(index < count)}
 
-  return _stream(
-      range(-(-count // batch_size)),
-      batch_size,
-      share,
-      read if isinstance(records, OnTheFly) else None,
-      gather,
-  )
+  steps = range(-(-count // batch_size))
+  return _stream(records, steps, batch_size, share, read, gather)
 
 
 def _stream(
+    records: Records,
     steps: range,
     batch_size: int,
     share: tuple[int, int],
-    read: Callable[[int], Batch] | None,
+    read: Callable[[int], Batch],
     gather: Callable[[range], Batch],
     workers: int = 0,
 ) -> Iterator[Batch]:
   """Yields batches of records.
 
   Args:
+    records: The records.
     steps: Indices of the batches; batch s has the places s b to (s + 1) b - 1
       in the stream of all processes.
     batch_size: As in `train_batches`.
     share: As in `train_batches`.
-    read: Returns the record of a place, if records are decoded one by one.
-    gather: Returns those of adjacent places, if they are in memory.
+    read: Returns the record of a place; for records that are decoded.
+    gather: Returns those of adjacent places; for records in memory.
     workers: Processes that read; 0 for threads.
   """
   import grain
@@ -172,7 +170,7 @@ def _stream(
     """Returns the place where this process's part of a batch begins."""
     return steps[step] * batch_size + process * size
 
-  if read is None:
+  if not isinstance(records, OnTheFly):
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
     found = grain.MapDataset.range(len(steps)).map(
